@@ -1,0 +1,212 @@
+"""The Kimi K3 text model.
+
+Unusual: most layers are linear attention with a fixed-size state (KDA), every fourth and the last are full attention over a
+latent cache (MLA); nothing knows positions; residuals are mixed by attention over blocks of layers; experts work in a latent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from openk3.errors import ConfigError
+from openk3.model.attn_res import ResidualStream, TwoPhaseStream
+from openk3.model.batch import ForwardBatch, Observer, ignore
+from openk3.model.config import K3Config
+from openk3.model.layer import DecoderLayer
+from openk3.model.mtp import MTPLayer
+from openk3.model.options import ModelOptions
+from openk3.model.parts import Linear, RMSNorm, Weight
+from openk3.model.state import SequenceState, SequenceStates, Stateless
+from openk3.ops.attn_res.reference import pseudo_query
+from openk3.ops.packed import PackedSequences
+from openk3.ops.precision import wide_dtype
+from openk3.quant.experts import ExpertFormat
+
+__all__ = ["K3ForCausalLM", "K3Model", "ModelOptions"]
+
+
+class K3Model(nn.Module):
+    """Embedding, decoder layers (MTP layers last, unused here) and final norm."""
+
+    def __init__(self, config: K3Config, dtype: torch.dtype, options: ModelOptions, experts: ExpertFormat) -> None:
+        super().__init__()
+        d = config.hidden_size
+        self.config, self.options = config, options
+        self.embed_tokens = Weight(config.vocab_size, d, dtype=dtype)
+        backbone = [DecoderLayer(config, i, dtype, options, experts) for i in range(config.num_hidden_layers)]
+        drafts = [MTPLayer(config, i, dtype, options, experts) for i in config.mtp_layers]
+        self.layers = nn.ModuleList([*backbone, *drafts])
+        self.output_attn_res_proj = Weight(1, d, dtype=dtype)
+        self.output_attn_res_norm = Weight(d, dtype=dtype)
+        self.norm = RMSNorm(d, config.rms_norm_eps, dtype)
+
+    def embed(self, input_ids: Tensor) -> Tensor:
+        """Look up embeddings [N, d] of ids [N]."""
+        return self.embed_tokens.weight[input_ids]
+
+    def forward(self, input_ids: Tensor, batch: ForwardBatch) -> Tensor:
+        """Map token ids [N] to the final mix [N, d], before the final norm (what drafts continue from)."""
+        layers = [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
+        queries = [layer.pseudo_queries() for layer in layers]
+        output_query = pseudo_query(self.output_attn_res_proj.weight, self.output_attn_res_norm.weight)
+        stream = self._stream(self.embed(input_ids), queries, output_query)
+        for layer, layer_queries in zip(layers, queries, strict=True):
+            layer(stream, layer_queries, batch)
+        mix = stream.mix(output_query)
+        batch.observe("final_mix", mix)
+        return mix
+
+    def _stream(
+        self, embedding: Tensor, queries: Sequence[tuple[Tensor, Tensor]], output_query: Tensor
+    ) -> ResidualStream:
+        if self.options.attn_res == "plain":
+            return ResidualStream(embedding, self.config.rms_norm_eps)
+        blocks: list[list[Tensor]] = []
+        for layer, (attention_query, mlp_query) in enumerate(queries):
+            if self.config.starts_block(layer):
+                blocks.append([])
+                blocks[-1].append(mlp_query)  # this layer's attention query was used just before the block closed
+            else:
+                blocks[-1] += [attention_query, mlp_query]
+            if layer + 1 == len(queries):
+                blocks[-1].append(output_query)
+            elif self.config.starts_block(layer + 1):
+                blocks[-1].append(queries[layer + 1][0])
+        return TwoPhaseStream(embedding, self.config.rms_norm_eps, blocks)
+
+
+class K3ForCausalLM(nn.Module):
+    """The text model with its head; parameters are created unfilled, in ``dtype`` or float32 as the checkpoint has them."""
+
+    def __init__(
+        self,
+        config: K3Config,
+        *,
+        dtype: torch.dtype = torch.bfloat16,
+        options: ModelOptions | None = None,
+        experts: ExpertFormat = "plain",
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.options = options or ModelOptions()
+        self.model = K3Model(config, dtype, self.options, experts)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of activations."""
+        return self.lm_head.weight.dtype
+
+    def new_state(self) -> SequenceState:
+        """Return the state of a sequence that has no tokens yet."""
+        return SequenceState(self.config, self.dtype, self.lm_head.weight.device)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        lengths: Sequence[int],
+        states: Sequence[SequenceState] | None = None,
+        *,
+        last_only: bool = False,
+        observe: Observer = ignore,
+        imposed_experts: Mapping[int, Tensor] | None = None,
+    ) -> Tensor:
+        """Return logits [N, vocab] float32 of a packed batch, or [B, vocab] of each sequence's last token.
+
+        ``input_ids`` [N] int64, the sequences one after another, ``lengths`` tokens each; ``states`` are continued and advanced
+        in place (None: fresh sequences, nothing kept). Raises `ConfigError` on lengths or ids that do not fit.
+        """
+        batch = self._batch(input_ids, lengths, states, observe, imposed_experts)
+        mix = self.model(input_ids, batch)
+        if last_only:
+            mix = mix.index_select(0, batch.packed.last_tokens)
+        _advance(states, lengths)
+        return self.logits(self._normed(mix, observe))
+
+    def hidden(
+        self,
+        input_ids: Tensor,
+        lengths: Sequence[int],
+        states: Sequence[SequenceState] | None = None,
+        *,
+        observe: Observer = ignore,
+    ) -> Tensor:
+        """Return the normed final hidden state [N, d], to which `logits` applies; arguments as `forward`."""
+        mix = self.mixed(input_ids, lengths, states, observe=observe)
+        return self._normed(mix, observe)
+
+    def mixed(
+        self,
+        input_ids: Tensor,
+        lengths: Sequence[int],
+        states: Sequence[SequenceState] | None = None,
+        *,
+        observe: Observer = ignore,
+    ) -> Tensor:
+        """Return the final mix [N, d] before the norm, which `draft` continues from; arguments as `forward`."""
+        mix: Tensor = self.model(input_ids, self._batch(input_ids, lengths, states, observe, None))
+        _advance(states, lengths)
+        return mix
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Apply the head to normed hidden states [..., d]: logits [..., vocab], at least float32."""
+        logits: Tensor = self.lm_head(hidden)
+        return logits.to(wide_dtype(logits.dtype))
+
+    def draft(
+        self,
+        hidden: Tensor,
+        next_ids: Tensor,
+        lengths: Sequence[int],
+        states: Sequence[SequenceState] | None = None,
+        *,
+        step: int = 0,
+        observe: Observer = ignore,
+    ) -> tuple[Tensor, Tensor]:
+        """Predict one token further than the backbone with MTP layer ``step`` modulo their number.
+
+        ``hidden`` [N, d] is `mixed` of token t (or the first result of the step before), ``next_ids`` [N] are tokens t + 1.
+        Returns the new hidden [N, d] and logits [N, vocab] of token t + 2. Raises `ConfigError` if the model has no MTP layer.
+        """
+        drafts = self.config.mtp_layers
+        if not drafts:
+            raise ConfigError(
+                "this model has no MTP layer (num_nextn_predict_layers is 0)", hint="draft with n-grams or another model"
+            )
+        layer = self.model.layers[drafts[step % len(drafts)]]
+        assert isinstance(layer, MTPLayer)
+        batch = self._batch(next_ids, lengths, states, observe, None)
+        new_hidden: Tensor = layer(hidden, self.model.embed(next_ids), batch)
+        return new_hidden, self.logits(layer.shared_head.norm(new_hidden))
+
+    def _normed(self, mix: Tensor, observe: Observer) -> Tensor:
+        hidden: Tensor = self.model.norm(mix)
+        observe("final_norm", hidden)
+        return hidden
+
+    def _batch(
+        self,
+        input_ids: Tensor,
+        lengths: Sequence[int],
+        states: Sequence[SequenceState] | None,
+        observe: Observer,
+        imposed_experts: Mapping[int, Tensor] | None,
+    ) -> ForwardBatch:
+        packed = PackedSequences(lengths, input_ids.device)
+        if input_ids.ndim != 1 or input_ids.numel() != packed.num_tokens:
+            shape = list(input_ids.shape)
+            raise ConfigError(f"input_ids has shape {shape}, expected [{packed.num_tokens}] (the sum of the lengths)")
+        low, high = int(input_ids.min()), int(input_ids.max())
+        if low < 0 or high >= self.config.vocab_size:
+            fault = low if low < 0 else high
+            raise ConfigError(f"token id {fault} is not below vocab_size ({self.config.vocab_size})")
+        state = Stateless(len(packed)) if states is None else SequenceStates(states, packed)
+        return ForwardBatch(packed, state, observe, imposed_experts or {})
+
+
+def _advance(states: Sequence[SequenceState] | None, lengths: Sequence[int]) -> None:
+    for state, length in zip(states or (), lengths, strict=states is not None):
+        state.num_tokens += length

@@ -1,0 +1,350 @@
+"""Reading and writing the published ``config.json``.
+
+Unusual: its layer lists are 1-based, ``quantization_config`` is nested in ``text_config``, and it carries a hundred
+library defaults without meaning. Those are known here by name; any other unknown key is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from openk3.errors import ConfigError
+from openk3.model.config import K3Config, KDAConfig, LayerKind, MLAConfig, MoEConfig, VisionConfig
+
+
+_ARCHITECTURE = "KimiK3ForConditionalGeneration"
+
+# Fields whose only honoured value is the published one: another value would change the computation.
+_FIXED_TEXT = {
+    "model_type": "kimi_linear",
+    "hidden_act": "situ",
+    "latent_moe_use_norm": True,
+    "moe_router_activation_func": "sigmoid",
+    "topk_method": "noaux_tc",
+    "num_expert_group": 1,
+    "topk_group": 1,
+    "mla_use_nope": True,
+    "mla_use_output_gate": True,
+    "tie_word_embeddings": False,
+}
+_FIXED_LINEAR = {"use_full_rank_gate": True}
+
+# Library defaults without meaning for the model (spec: published config.json), and bookkeeping.
+_IGNORED_TEXT = frozenset(
+    """_name_or_path add_cross_attention architectures auto_map bad_words_ids begin_suppress_tokens
+    chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype
+    early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task
+    forced_bos_token_id forced_eos_token_id id2label is_decoder is_encoder_decoder label2id length_penalty
+    max_length min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences
+    output_attentions output_hidden_states output_scores prefix problem_type pruned_heads
+    remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id
+    suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k
+    top_p torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache use_grouped_topk""".split()
+)
+_READ_TEXT = frozenset(
+    """vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads intermediate_size
+    first_k_dense_replace moe_layer_freq num_experts num_experts_per_token num_shared_experts
+    moe_intermediate_size routed_expert_hidden_size moe_renormalize routed_scaling_factor
+    activation_situ_beta activation_situ_linear_beta attn_res_block_size q_lora_rank kv_lora_rank
+    qk_nope_head_dim qk_rope_head_dim v_head_dim low_rank_norm_eps linear_attn_config rms_norm_eps
+    max_position_embeddings num_nextn_predict_layers initializer_range bos_token_id eos_token_id pad_token_id
+    quantization_config""".split()
+)
+_READ_LINEAR = frozenset(
+    "head_dim num_heads short_conv_kernel_size gate_lower_bound kda_layers full_attn_layers".split()
+)
+_KNOWN_TOP = frozenset(
+    """architectures auto_map model_type dtype torch_dtype bos_token_id eos_token_id pad_token_id
+    media_placeholder_token_id image_placeholder ignore_index tie_word_embeddings text_config vision_config
+    transformers_version""".split()
+)
+
+
+def load_config(path: str | Path) -> K3Config:
+    """Read ``config.json``, given as a file or as the folder that holds it; raise `ConfigError`."""
+    file = Path(path)
+    file = file / "config.json" if file.is_dir() else file
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{file}: no such file", hint="a model is a folder with a config.json") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
+    try:
+        return config_from_dict(raw)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error.message}", hint=error.hint) from None
+
+
+def config_from_dict(raw: Mapping[str, Any]) -> K3Config:
+    """Read the published layout (nested ``text_config``); raise `ConfigError` naming field and value."""
+    raw = _mapping(raw, "config.json")
+    if "text_config" not in raw:
+        raise ConfigError("text_config is missing", hint="the published layout nests the language model in it")
+    _reject_unknown(raw, _KNOWN_TOP, "")
+    _require_fixed(raw, {"model_type": "kimi_k3", "tie_word_embeddings": False}, "")
+    if raw.get("architectures", [_ARCHITECTURE]) != [_ARCHITECTURE]:
+        raise ConfigError(f"architectures is {raw['architectures']!r}, expected {[_ARCHITECTURE]!r}")
+    where = "text_config."
+    text = _mapping(raw["text_config"], "text_config")
+    _reject_unknown(text, _READ_TEXT | _IGNORED_TEXT | frozenset(_FIXED_TEXT), where)
+    _require_fixed(text, _FIXED_TEXT, where)
+    linear = _mapping(text.get("linear_attn_config"), where + "linear_attn_config")
+    heads = _get(text, "num_attention_heads", where, int)
+    if text.get("num_key_value_heads", heads) != heads:
+        value = text["num_key_value_heads"]
+        raise ConfigError(f"{where}num_key_value_heads is {value!r}, but only num_attention_heads ({heads}) "
+                          "can be honoured: latent attention has no grouping")
+    return K3Config(
+        vocab_size=_get(text, "vocab_size", where, int),
+        hidden_size=_get(text, "hidden_size", where, int),
+        intermediate_size=_get(text, "intermediate_size", where, int),
+        layer_kinds=_layer_kinds(linear, _get(text, "num_hidden_layers", where, int)),
+        kda=_kda(linear),
+        mla=_mla(text, heads),
+        moe=_moe(text),
+        first_k_dense_replace=_get(text, "first_k_dense_replace", where, int, 1),
+        moe_layer_freq=_get(text, "moe_layer_freq", where, int, 1),
+        attn_res_block_size=_get(text, "attn_res_block_size", where, int),
+        situ_beta=_get(text, "activation_situ_beta", where, float),
+        situ_linear_beta=_get(text, "activation_situ_linear_beta", where, float),
+        rms_norm_eps=_get(text, "rms_norm_eps", where, float),
+        initializer_range=_get(text, "initializer_range", where, float, 0.02),
+        max_position_embeddings=_get(text, "max_position_embeddings", where, int, 1_048_576),
+        num_nextn_predict_layers=_get(text, "num_nextn_predict_layers", where, int, 0),
+        bos_token_id=_token_id(raw, text, "bos_token_id"),
+        eos_token_id=_token_id(raw, text, "eos_token_id"),
+        pad_token_id=_token_id(raw, text, "pad_token_id"),
+        media_placeholder_token_id=raw.get("media_placeholder_token_id"),
+        quantized_experts=_quantized(text.get("quantization_config")),
+        vision=_vision(raw.get("vision_config")),
+    )
+
+
+def _reject_unknown(raw: Mapping[str, Any], known: frozenset[str], where: str) -> None:
+    for key in raw:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else "remove it, or use a version of openk3 that knows it"
+            raise ConfigError(f"{where}{key}: unknown key (value {raw[key]!r:.80})", hint=hint)
+
+
+def _require_fixed(raw: Mapping[str, Any], fixed: Mapping[str, Any], where: str) -> None:
+    for key, expected in fixed.items():
+        if key in raw and (raw[key] != expected or isinstance(raw[key], bool) != isinstance(expected, bool)):
+            raise ConfigError(f"{where}{key} is {raw[key]!r}, but only {expected!r} can be honoured")
+
+
+def _get(raw: Mapping[str, Any], key: str, where: str, kind: type, default: Any = None) -> Any:
+    value = raw.get(key, default)
+    if value is None:
+        raise ConfigError(f"{where}{key} is missing", hint="it has no default; take it from the published config")
+    accepted = (int, float) if kind is float else (kind,)
+    if isinstance(value, bool) and kind is not bool or not isinstance(value, accepted):
+        raise ConfigError(f"{where}{key} is {value!r:.80}, expected {kind.__name__}")
+    return kind(value)
+
+
+def _mapping(raw: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(raw, Mapping):
+        raise ConfigError(f"{where} is {type(raw).__name__}, expected an object with named fields")
+    return raw
+
+
+def _token_id(raw: Mapping[str, Any], text: Mapping[str, Any], key: str) -> int:
+    # the top level is what the published generation code reads, so it wins over the nested copy
+    return int(_get(raw, key, "", int)) if raw.get(key) is not None else int(_get(text, key, "text_config.", int))
+
+
+def _layer_kinds(linear: Mapping[str, Any], num_layers: int) -> tuple[LayerKind, ...]:
+    where = "text_config.linear_attn_config."
+    kda, full = _get(linear, "kda_layers", where, list), _get(linear, "full_attn_layers", where, list)
+    for name, numbers in (("kda_layers", kda), ("full_attn_layers", full)):
+        bad = [n for n in numbers if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= num_layers]
+        if bad:
+            raise ConfigError(f"{where}{name} holds {bad[0]!r}, expected 1-based layer numbers up to {num_layers}")
+    if sorted(kda + full) != list(range(1, num_layers + 1)):
+        both, none = set(kda) & set(full), set(range(1, num_layers + 1)) - set(kda) - set(full)
+        twice = both or {n for n in kda + full if (kda + full).count(n) > 1}
+        fault = f"layers {sorted(twice)[:8]} are named twice" if twice else f"layers {sorted(none)[:8]} are in neither"
+        raise ConfigError(f"{where}kda_layers and full_attn_layers do not partition 1..{num_layers}: {fault}")
+    return tuple("kda" if n in set(kda) else "mla" for n in range(1, num_layers + 1))
+
+
+def _kda(linear: Mapping[str, Any]) -> KDAConfig:
+    where = "text_config.linear_attn_config."
+    _reject_unknown(linear, _READ_LINEAR | frozenset(_FIXED_LINEAR), where)
+    _require_fixed(linear, _FIXED_LINEAR, where)
+    return KDAConfig(
+        num_heads=_get(linear, "num_heads", where, int),
+        head_dim=_get(linear, "head_dim", where, int),
+        short_conv_kernel_size=_get(linear, "short_conv_kernel_size", where, int),
+        gate_lower_bound=_get(linear, "gate_lower_bound", where, float),
+    )
+
+
+def _mla(text: Mapping[str, Any], heads: int) -> MLAConfig:
+    where = "text_config."
+    names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    sizes = {name: _get(text, name, where, int) for name in names}
+    eps = _get(text, "low_rank_norm_eps", where, float, 1e-6)
+    return MLAConfig(num_heads=heads, low_rank_norm_eps=eps, **sizes)
+
+
+def _moe(text: Mapping[str, Any]) -> MoEConfig:
+    where = "text_config."
+    return MoEConfig(
+        num_experts=_get(text, "num_experts", where, int),
+        num_experts_per_token=_get(text, "num_experts_per_token", where, int),
+        num_shared_experts=_get(text, "num_shared_experts", where, int),
+        intermediate_size=_get(text, "moe_intermediate_size", where, int),
+        latent_size=_get(text, "routed_expert_hidden_size", where, int),
+        renormalize=_get(text, "moe_renormalize", where, bool, True),
+        routed_scaling_factor=_get(text, "routed_scaling_factor", where, float, 1.0),
+    )
+
+
+def _quantized(quant: Any) -> bool:
+    """Whether experts are stored as MXFP4; the group's ``ignore`` list is not consulted, it is unreliable."""
+    if quant is None:
+        return False
+    where = "text_config.quantization_config"
+    quant = _mapping(quant, where)
+    expected = {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized", "kv_cache_scheme": None}
+    _require_fixed(quant, expected, where + ".")
+    for name, group in _mapping(quant.get("config_groups", {}), where + ".config_groups").items():
+        inside = f"{where}.config_groups.{name}."
+        group = _mapping(group, inside[:-1])
+        _require_fixed(group, {"input_activations": None, "output_activations": None}, inside)
+        weights = _mapping(group.get("weights", {}), inside + "weights")
+        _require_fixed(weights, {"num_bits": 4, "type": "float", "group_size": 32}, inside + "weights.")
+    return True
+
+
+_VISION_NAMES = {
+    "patch_size": "patch_size",
+    "vt_hidden_size": "hidden_size",
+    "vt_num_hidden_layers": "num_hidden_layers",
+    "vt_num_attention_heads": "num_attention_heads",
+    "vt_intermediate_size": "intermediate_size",
+    "qkv_hidden_size": "qkv_hidden_size",
+    "init_pos_emb_height": "init_pos_emb_height",
+    "init_pos_emb_width": "init_pos_emb_width",
+}
+
+
+def _vision(raw: Any) -> VisionConfig | None:
+    if raw is None:
+        return None
+    raw = _mapping(raw, "vision_config")
+    sizes = {ours: _get(raw, theirs, "vision_config.", int) for theirs, ours in _VISION_NAMES.items() if theirs in raw}
+    merge = raw.get("merge_kernel_size", [2, 2])
+    if not isinstance(merge, list) or len(merge) != 2 or not all(isinstance(n, int) and n > 0 for n in merge):
+        raise ConfigError(f"vision_config.merge_kernel_size is {merge!r}, expected two positive numbers")
+    return VisionConfig(merge_kernel_size=(merge[0], merge[1]), **sizes)
+
+
+def config_to_dict(config: K3Config) -> dict[str, Any]:
+    """Write the published layout, such that `config_from_dict` gives the same configuration back."""
+    ids = {name: getattr(config, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    top: dict[str, Any] = {
+        "architectures": [_ARCHITECTURE],
+        "dtype": "bfloat16",
+        "ignore_index": -100,
+        "image_placeholder": "<|kimi_image_placeholder|>",
+        "media_placeholder_token_id": config.media_placeholder_token_id,
+        "model_type": "kimi_k3",
+        "tie_word_embeddings": False,
+        **ids,
+        "text_config": {"architectures": ["KimiLinearForCausalLM"], "dtype": "bfloat16", **ids, **_text_dict(config)},
+    }
+    if config.vision is not None:
+        top["vision_config"] = _vision_dict(config.vision, config.hidden_size)
+    return top
+
+
+def _text_dict(config: K3Config) -> dict[str, Any]:
+    moe, mla, kda = config.moe, config.mla, config.kda
+    text = {
+        **_FIXED_TEXT,
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_attention_heads": mla.num_heads,
+        "num_key_value_heads": mla.num_heads,
+        "intermediate_size": config.intermediate_size,
+        "first_k_dense_replace": config.first_k_dense_replace,
+        "moe_layer_freq": config.moe_layer_freq,
+        "num_experts": moe.num_experts,
+        "num_experts_per_token": moe.num_experts_per_token,
+        "num_shared_experts": moe.num_shared_experts,
+        "moe_intermediate_size": moe.intermediate_size,
+        "routed_expert_hidden_size": moe.latent_size,
+        "moe_renormalize": moe.renormalize,
+        "routed_scaling_factor": moe.routed_scaling_factor,
+        "use_grouped_topk": True,
+        "activation_situ_beta": config.situ_beta,
+        "activation_situ_linear_beta": config.situ_linear_beta,
+        "attn_res_block_size": config.attn_res_block_size,
+        "q_lora_rank": mla.q_lora_rank,
+        "kv_lora_rank": mla.kv_lora_rank,
+        "qk_nope_head_dim": mla.qk_nope_head_dim,
+        "qk_rope_head_dim": mla.qk_rope_head_dim,
+        "v_head_dim": mla.v_head_dim,
+        "linear_attn_config": {
+            **_FIXED_LINEAR,
+            "head_dim": kda.head_dim,
+            "num_heads": kda.num_heads,
+            "short_conv_kernel_size": kda.short_conv_kernel_size,
+            "gate_lower_bound": kda.gate_lower_bound,
+            "kda_layers": [i + 1 for i in config.kda_layers],
+            "full_attn_layers": [i + 1 for i in config.mla_layers],
+        },
+        "rms_norm_eps": config.rms_norm_eps,
+        "initializer_range": config.initializer_range,
+        "max_position_embeddings": config.max_position_embeddings,
+        "num_nextn_predict_layers": config.num_nextn_predict_layers,
+        "use_cache": True,
+    }
+    if mla.low_rank_norm_eps != 1e-6:
+        text["low_rank_norm_eps"] = mla.low_rank_norm_eps
+    if config.quantized_experts:
+        text["quantization_config"] = _quantization_dict()
+    return text
+
+
+def _quantization_dict() -> dict[str, Any]:
+    weights = {
+        "actorder": None, "block_structure": None, "dynamic": False, "group_size": 32, "num_bits": 4,
+        "observer": "minmax", "observer_kwargs": {}, "scale_dtype": "torch.uint8", "strategy": "group",
+        "symmetric": True, "type": "float", "zp_dtype": None,
+    }
+    group = {"format": "mxfp4-pack-quantized", "input_activations": None, "output_activations": None,
+             "targets": ["Linear"], "weights": weights}
+    return {
+        "config_groups": {"group_0": group},
+        "format": "mxfp4-pack-quantized",
+        "global_compression_ratio": None,
+        "ignore": ["re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+                   "re:.*lm_head.*", "re:.*vision_tower.*", "re:.*mm_projector.*"],
+        "kv_cache_scheme": None,
+        "quant_method": "compressed-tensors",
+        "quantization_status": "compressed",
+    }
+
+
+def _vision_dict(vision: VisionConfig, text_hidden_size: int) -> dict[str, Any]:
+    return {
+        **{theirs: getattr(vision, ours) for theirs, ours in _VISION_NAMES.items()},
+        "merge_kernel_size": list(vision.merge_kernel_size),
+        "mm_hidden_size": vision.hidden_size,
+        "text_hidden_size": text_hidden_size,
+        "activation_func": "gelu_pytorch_tanh", "attn_bias": False, "init_pos_emb_time": 4, "linear_bias": False,
+        "merge_type": "sd2_tpool", "mlp_type": "mlp2", "mm_projector_type": "patchmergerv2", "norm_type": "rmsnorm",
+        "patch_embed_proj_bias": False, "pos_emb_interpolation_mode": "bilinear", "pos_emb_type": "divided_fixed",
+        "projector_hidden_act": "gelu", "projector_ln_eps": 1e-5,
+    }

@@ -1,0 +1,1 @@
+"""See README.md for the equations; `reference.py` is the definition."""

@@ -1,0 +1,1 @@
+"""Weight formats, and which module gets which."""
