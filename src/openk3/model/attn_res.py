@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from openk3.ops.attn_res.reference import mix
+from openk3.ops.attn_res.recompute import mix
 from openk3.ops.attn_res.two_phase import StoredMix, merge_partial, mix_stored
 
 

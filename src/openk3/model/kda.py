@@ -19,6 +19,7 @@ from openk3.ops.kda.dispatch import kda
 from openk3.ops.kda.gate import bounded_log_decay
 from openk3.ops.norm.reference import gated_rms_norm, l2_normalize
 from openk3.ops.precision import widen
+from openk3.ops.short_conv.recompute import taps_and_silu
 from openk3.ops.short_conv.reference import short_conv
 
 
@@ -53,7 +54,7 @@ class KimiDeltaAttention(KeepsFloat32):
         """Map the normed layer input [N, d] to [N, d], reading and writing this layer's state."""
         state = batch.state.read_kda(self.layer)
         u = torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], dim=-1)  # [N, 3P]
-        mixed, conv = short_conv(u, self._taps(), batch.packed, state and state.conv)
+        mixed, conv = short_conv(u, self._taps(), batch.packed, state and state.conv, taps_and_silu)
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in mixed.chunk(3, dim=-1))  # [N, H, K]
         beta = torch.sigmoid(widen(self.b_proj(x)))  # [N, H]
         z = self.f_b_proj(self.f_a_proj(x)).unflatten(-1, (self.num_heads, -1))

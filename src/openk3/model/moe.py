@@ -18,7 +18,7 @@ from openk3.model.parts import KeepsFloat32, Linear, PartialSum, RMSNorm
 from openk3.ops.experts.reference import routed_sum
 from openk3.ops.mxfp8.reference import fake_quantize
 from openk3.ops.router.reference import Routing, route
-from openk3.ops.situ.reference import situ_glu
+from openk3.ops.situ.recompute import situ_glu
 from openk3.quant.experts import ExpertFormat, ExpertMatrices, make_experts
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from openk3.ops.norm.reference import rms_norm
+from openk3.ops.norm.recompute import rms_norm
 
 
 class Linear(nn.Module):

@@ -37,9 +37,8 @@ def kda_chunk(
     targets = beta * torch.cat([k * G.exp(), v], dim=-1)
     W, U = _solve_unit_lower(beta * writes, targets).split([k.shape[-1], v.shape[-1]], dim=-1)  # noqa: N806
     probes = torch.cat([W, q * G.exp()], dim=-2)
-    last = G[..., -1:, :]
-    to_end = (k * (last - G).exp()).transpose(-1, -2)
-    end_decay = last.exp().transpose(-1, -2)
+    to_end = (k * _sum_of_later(log_decay).exp()).transpose(-1, -2)
+    end_decay = G[..., -1:, :].exp().transpose(-1, -2)
 
     state = initial_state(k.transpose(1, 2), v.transpose(1, 2), len(packed)) if state is None else state.to(
         dtype
@@ -62,9 +61,16 @@ def _pair_products(q: Tensor, k: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:  #
     """Return q_r·k_j·exp(G_r - G_j) for j <= r, and k_r·k_j·exp(G_r - G_j) for j < r; zero elsewhere."""
     middle = G[..., CHUNK_SIZE // 2 - 1 : CHUNK_SIZE // 2, :]
     rise, fall = (G - middle).exp(), (middle - G).exp()
-    products = torch.cat([q * rise, k * rise], dim=-2) @ (k * fall).transpose(-1, -2)
-    reads, writes = products.split(CHUNK_SIZE, dim=-2)
-    return reads.tril(), writes.tril(-1)
+    products = (torch.cat([q * rise, k * rise], dim=-2) @ (k * fall).transpose(-1, -2)).unflatten(-2, (2, -1)).tril(-1)
+    reads, writes = products.unbind(-3)
+    # the diagonal has no decay: leaving it in the product would give the decay's gradient two large terms that cancel
+    return reads + torch.diag_embed((q * k).sum(-1)), writes
+
+
+def _sum_of_later(log_decay: Tensor) -> Tensor:
+    """Return for each row the sum of the rows after it, without subtracting prefix sums (whose gradients would cancel)."""
+    later = log_decay[..., 1:, :].flip(-2).cumsum(-2).flip(-2)
+    return torch.nn.functional.pad(later, (0, 0, 0, 1))
 
 
 def _solve_unit_lower(strictly_lower: Tensor, right: Tensor) -> Tensor:

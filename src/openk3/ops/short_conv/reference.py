@@ -5,6 +5,8 @@ Unusual: the last tap multiplies the current token, and the state keeps the raw 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,22 +15,39 @@ from openk3.ops.packed import PackedSequences
 from openk3.ops.precision import widen
 
 
+TapsAndSilu = Callable[[Tensor, Tensor], Tensor]
+
+
+def weighted_taps(extended: Tensor, weight: Tensor) -> Tensor:
+    """Return ``sum_j weight[:, j] * extended[r + j]`` for every window of rows: [M, C], [C, taps] to [M - taps + 1, C]."""
+    windows = extended.shape[0] - weight.shape[1] + 1
+    first, *others = weight.unbind(1)
+    total = extended[:windows] * first
+    for j, tap in enumerate(others, start=1):
+        total = torch.addcmul(total, extended[j : j + windows], tap)
+    return total
+
+
+def taps_and_silu(extended: Tensor, weight: Tensor) -> Tensor:
+    """Return SiLU of `weighted_taps` in float32, rounded once to extended's dtype."""
+    return F.silu(weighted_taps(widen(extended), widen(weight))).to(extended.dtype)
+
+
 def short_conv(
-    u: Tensor, weight: Tensor, packed: PackedSequences, tail: Tensor | None = None
+    u: Tensor,
+    weight: Tensor,
+    packed: PackedSequences,
+    tail: Tensor | None = None,
+    taps_and_silu: TapsAndSilu = taps_and_silu,
 ) -> tuple[Tensor, Tensor]:
     """Return ``SiLU(sum_j weight[:, j] * u[t - taps + 1 + j])`` and the new tail.
 
     ``u`` [N, C]; ``weight`` [C, taps] float32; ``tail`` [B, taps - 1, C] raw inputs before each sequence, oldest first
-    (zeros if None). Summed in float32, rounded once to u's dtype.
+    (zeros if None). Windows that begin in another sequence are computed too and never read.
     """
-    taps = weight.shape[1]
-    before = taps - 1
+    before = weight.shape[1] - 1
     extended, token_rows, tail_rows = _with_tails(u, packed, tail, before)
-    wide, weight = widen(extended), widen(weight)
-    windows = wide.shape[0] - before
-    total = sum(wide[j : j + windows] * weight[:, j] for j in range(taps))
-    assert isinstance(total, Tensor)
-    y = F.silu(total.index_select(0, token_rows - before)).to(u.dtype)
+    y = taps_and_silu(extended, weight).index_select(0, token_rows - before)
     return y, extended.index_select(0, tail_rows.flatten()).unflatten(0, tail_rows.shape)
 
 
