@@ -18,7 +18,6 @@ from openk3.ops.packed import PackedSequences
 from tests.tolerances import FLOAT32, relative_gap
 
 HEADS, KEY, VALUE = 2, 16, 8
-LENGTHS = (1, 2, 3, 4, 15, 16, 17, 31, 32, 33, 63, 64, 65, 129, 300)
 DECAYS = {"typical": (-3.0, -0.1), "forgetful": (-5.0, -4.99), "remembering": (-1e-4, -1e-6), "mixed": (-5.0, -1e-6)}
 
 
@@ -83,21 +82,15 @@ def test_worked_example_of_three_tokens(form: object) -> None:
 
 
 @pytest.mark.parametrize("name", DECAYS)
-@pytest.mark.parametrize("length", LENGTHS)
-def test_chunk_form_equals_recurrence(length: int, name: str) -> None:
-    tensors = inputs(length, DECAYS[name], seed=length)
-    packed, state = PackedSequences([length]), initial(1)
-    expected, expected_state = kda_recurrent(*tensors, packed, state)
-    o, new_state = kda_chunk(*tensors, packed, state)
-    assert relative_gap(o, expected) < FLOAT32["kda"]
-    assert relative_gap(new_state, expected_state) < FLOAT32["kda"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("length", range(1, 301))
-def test_chunk_form_equals_recurrence_at_every_length(length: int) -> None:
-    for name in DECAYS:
-        test_chunk_form_equals_recurrence(length, name)
+@pytest.mark.parametrize("first", range(1, 301, 50))
+def test_chunk_form_equals_recurrence_at_every_length_to_300(first: int, name: str) -> None:
+    for length in range(first, first + 50):
+        tensors = inputs(length, DECAYS[name], seed=length)
+        packed, state = PackedSequences([length]), initial(1)
+        expected, expected_state = kda_recurrent(*tensors, packed, state)
+        o, new_state = kda_chunk(*tensors, packed, state)
+        assert relative_gap(o, expected) < FLOAT32["kda"], length
+        assert relative_gap(new_state, expected_state) < FLOAT32["kda"], length
 
 
 def test_chunk_form_survives_nearly_equal_keys_that_never_fade() -> None:
