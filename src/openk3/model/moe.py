@@ -19,6 +19,7 @@ from openk3.ops.experts.reference import routed_sum
 from openk3.ops.mxfp8.reference import fake_quantize
 from openk3.ops.router.reference import Routing, route
 from openk3.ops.situ.recompute import situ_glu
+from openk3.ops.straight_through import straight_through
 from openk3.quant.experts import ExpertFormat, ExpertMatrices, make_experts
 
 
@@ -111,7 +112,7 @@ class LatentMoE(nn.Module):
         """Round what enters an expert matrix as the options say."""
         if self.activations == "native":
             return x
-        return fake_quantize(x, "ceil" if self.activations == "mxfp8-ceil" else "floor")
+        return straight_through(x, fake_quantize(x, "ceil" if self.activations == "mxfp8-ceil" else "floor"))
 
     def _observe(self, batch: ForwardBatch, routing: Routing, **values: Tensor) -> None:
         named = {f"router_{name}": value for name, value in routing._asdict().items()}
