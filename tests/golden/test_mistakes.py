@@ -1,7 +1,7 @@
 """Each deliberate mistake that the golden sets describe is made here on purpose, and is caught by the sets' limits.
 
-Unusual: the size of each mistake's effect is compared with the one measured in the reference, which shows that the mistake
-made here is the one described, and so that our code does not make it.
+Unusual: the size of each mistake's effect is compared with the one measured in the reference, which shows that the
+mistake made here is the one described, and so that our code does not make it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def kda_layers(model: K3ForCausalLM) -> list[kda.KimiDeltaAttention]:
 
 @mistake("A_log read per channel instead of per head")
 def _(model: K3ForCausalLM, patch: Patch) -> None:
-    def per_channel(z: torch.Tensor, A_log: torch.Tensor, dt_bias: torch.Tensor, bound: float) -> torch.Tensor:  # noqa: N803
+    def per_channel(z: torch.Tensor, A_log: torch.Tensor, dt_bias: torch.Tensor, bound: float) -> torch.Tensor:
         padded = F.pad(A_log, (0, z.shape[-1] - len(A_log)))
         return bound * torch.sigmoid(padded.exp() * (z + dt_bias.view(z.shape[-2:])))
 
@@ -51,7 +51,7 @@ def _(model: K3ForCausalLM, patch: Patch) -> None:
 
 @mistake("decay = max(-exp(A)*softplus, -5)")
 def _(model: K3ForCausalLM, patch: Patch) -> None:
-    def clamped(z: torch.Tensor, A_log: torch.Tensor, dt_bias: torch.Tensor, bound: float) -> torch.Tensor:  # noqa: N803
+    def clamped(z: torch.Tensor, A_log: torch.Tensor, dt_bias: torch.Tensor, bound: float) -> torch.Tensor:
         return (-A_log.exp()[:, None] * F.softplus(z + dt_bias.view(z.shape[-2:]))).clamp(min=bound)
 
     patch.setattr(kda, "bounded_log_decay", clamped)
@@ -59,7 +59,7 @@ def _(model: K3ForCausalLM, patch: Patch) -> None:
 
 @mistake("dt_bias added outside exp(A_log)")
 def _(model: K3ForCausalLM, patch: Patch) -> None:
-    def outside(z: torch.Tensor, A_log: torch.Tensor, dt_bias: torch.Tensor, bound: float) -> torch.Tensor:  # noqa: N803
+    def outside(z: torch.Tensor, A_log: torch.Tensor, dt_bias: torch.Tensor, bound: float) -> torch.Tensor:
         return bound * torch.sigmoid(A_log.exp()[:, None] * z + dt_bias.view(z.shape[-2:]))
 
     patch.setattr(kda, "bounded_log_decay", outside)
@@ -77,7 +77,7 @@ def _(model: K3ForCausalLM, patch: Patch) -> None:
 def _(model: K3ForCausalLM, patch: Patch) -> None:
     def read_first(q, k, v, log_decay, beta, packed, state=None, form="auto"):  # type: ignore[no-untyped-def]
         # reading S before the rank-one write leaves out the current token's own contribution q·k * beta * error
-        o, new_state = reference.kda_recurrent(q, k, v, log_decay, beta, packed, state)
+        _, new_state = reference.kda_recurrent(q, k, v, log_decay, beta, packed, state)
         outs, s = [], q.new_zeros(q.shape[1], q.shape[2], v.shape[2])
         for t in range(q.shape[0]):
             s = s * log_decay[t].exp()[..., None]

@@ -15,7 +15,14 @@ from tests.golden.conftest import LENGTHS, GoldenSet
 from tests.tolerances import BFLOAT16
 
 Run = Callable[..., torch.Tensor]
-FORMS = ({}, {"kda": "recurrent"}, {"kda": "chunk"}, {"mla": "absorbed"}, {"mla": "expanded"}, {"attn_res": "two_phase"})
+FORMS = (
+    {},
+    {"kda": "recurrent"},
+    {"kda": "chunk"},
+    {"mla": "absorbed"},
+    {"mla": "expanded"},
+    {"attn_res": "two_phase"},
+)
 TIGHT = ("kda_o", "kda_beta", "router_weights", "kda_state_vk")
 
 

@@ -66,7 +66,7 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def test_01_a_log_is_per_head_where_its_stored_length_equals_the_channels() -> None:
-    z, A_log = torch.randn(3, 4, 4), torch.zeros(4)  # noqa: N806
+    z, A_log = torch.randn(3, 4, 4), torch.zeros(4)
     before = bounded_log_decay(z, A_log, torch.zeros(16), -5.0)
     A_log[2] = 1.0
     changed = (bounded_log_decay(z, A_log, torch.zeros(16), -5.0) != before).flatten(2).any(-1).any(0)

@@ -28,8 +28,9 @@ def no_gradients(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def build(name: str = "mini4", seed: int = 0, dtype: torch.dtype = torch.float32, experts: str = "plain",
-          **options: str) -> K3ForCausalLM:
+def build(
+    name: str = "mini4", seed: int = 0, dtype: torch.dtype = torch.float32, experts: str = "plain", **options: str
+) -> K3ForCausalLM:
     model = K3ForCausalLM(preset(name), dtype=dtype, options=ModelOptions(**options), experts=experts)  # type: ignore[arg-type]
     init_parameters(model, seed)
     return model.eval()
@@ -113,8 +114,11 @@ def test_every_parameter_but_the_first_query_gets_a_gradient() -> None:
     assert silent == {f"model.layers.0.self_attention_res_{part}.weight" for part in ("proj", "norm")}
 
 
-@pytest.mark.parametrize("options", [{"kda": "recurrent"}, {"kda": "chunk"}, {"mla": "absorbed"}, {"mla": "expanded"},
-                                     {"attn_res": "two_phase"}], ids=lambda o: next(iter(o.values())))
+@pytest.mark.parametrize(
+    "options",
+    [{"kda": "recurrent"}, {"kda": "chunk"}, {"mla": "absorbed"}, {"mla": "expanded"}, {"attn_res": "two_phase"}],
+    ids=lambda o: next(iter(o.values())),
+)
 @pytest.mark.parametrize("name", ["tail9", "route896", "k128"])
 def test_forms_agree(name: str, options: dict[str, str]) -> None:
     ids = prompt(50)
@@ -193,7 +197,9 @@ def test_bfloat16_state_is_float32_where_it_sums() -> None:
     state = model.new_state()
     assert model(prompt(9), [9], [state]).dtype == torch.float32
     assert {s.recurrent.dtype for s in state.kda.values()} == {torch.float32}
-    assert {s.conv.dtype for s in state.kda.values()} == {c.entries.dtype for c in state.mla.values()} == {torch.bfloat16}
+    assert (
+        {s.conv.dtype for s in state.kda.values()} == {c.entries.dtype for c in state.mla.values()} == {torch.bfloat16}
+    )
 
 
 def test_bfloat16_is_near_float32_over_many_steps() -> None:
@@ -208,10 +214,16 @@ def test_bfloat16_is_near_float32_over_many_steps() -> None:
     assert late <= 2 * early
 
 
-@pytest.mark.parametrize(("ids", "lengths", "message"), [
-    ([1, 2, 3], [2], "shape"), ([1, 300], [2], "token id 300"), ([-1, 2], [2], "token id -1"), ([], [], "lengths"),
-    ([1, 2], [2, 0], "lengths"),
-])
+@pytest.mark.parametrize(
+    ("ids", "lengths", "message"),
+    [
+        ([1, 2, 3], [2], "shape"),
+        ([1, 300], [2], "token id 300"),
+        ([-1, 2], [2], "token id -1"),
+        ([], [], "lengths"),
+        ([1, 2], [2, 0], "lengths"),
+    ],
+)
 def test_bad_input_is_refused(ids: list[int], lengths: list[int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build()(torch.tensor(ids, dtype=torch.int64), lengths)

@@ -13,7 +13,9 @@ from tests.tolerances import FLOAT32
 EPS = 1e-5
 
 
-def random_sources(count: int, width: int = 12, tokens: int = 5, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+def random_sources(
+    count: int, width: int = 12, tokens: int = 5, dtype: torch.dtype = torch.float32
+) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(count)
     return [torch.randn(tokens, width, generator=generator, dtype=dtype) * 2.0**i for i in range(count)]
 

@@ -21,8 +21,15 @@ HEADS, KEY, VALUE = 2, 16, 8
 DECAYS = {"typical": (-3.0, -0.1), "forgetful": (-5.0, -4.99), "remembering": (-1e-4, -1e-6), "mixed": (-5.0, -1e-6)}
 
 
-def inputs(tokens: int, decay: tuple[float, float] = (-3.0, -0.1), seed: int = 0, dtype: torch.dtype = torch.float32,
-           correlated: float = 0.0, key: int = KEY, value: int = VALUE) -> list[torch.Tensor]:
+def inputs(
+    tokens: int,
+    decay: tuple[float, float] = (-3.0, -0.1),
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    correlated: float = 0.0,
+    key: int = KEY,
+    value: int = VALUE,
+) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -41,20 +48,23 @@ def initial(sequences: int, seed: int = 1, dtype: torch.dtype = torch.float32) -
     return torch.randn(sequences, HEADS, KEY, VALUE, generator=generator, dtype=torch.float64).to(dtype)
 
 
-@pytest.mark.parametrize(("A_log", "z", "dt_bias", "log_decay", "decay"), [
-    (0.0, 0.0, 0.0, -2.5, 0.082084999),
-    (0.5, 1.0, -2.0, -0.806409242, 0.446458315),
-    (1.0, -3.0, 0.5, -0.005586599, 0.994428977),
-    (-0.4684, 2.0, 1.0, -4.336911468, 0.013076854),
-])
-def test_bounded_decay_of_worked_values(A_log: float, z: float, dt_bias: float, log_decay: float, decay: float) -> None:  # noqa: N803
+@pytest.mark.parametrize(
+    ("A_log", "z", "dt_bias", "log_decay", "decay"),
+    [
+        (0.0, 0.0, 0.0, -2.5, 0.082084999),
+        (0.5, 1.0, -2.0, -0.806409242, 0.446458315),
+        (1.0, -3.0, 0.5, -0.005586599, 0.994428977),
+        (-0.4684, 2.0, 1.0, -4.336911468, 0.013076854),
+    ],
+)
+def test_bounded_decay_of_worked_values(A_log: float, z: float, dt_bias: float, log_decay: float, decay: float) -> None:
     result = bounded_log_decay(torch.tensor([[[z]]]), torch.tensor([A_log]), torch.tensor([dt_bias]), -5.0)
     assert result.item() == pytest.approx(log_decay, rel=1e-6)
     assert result.exp().item() == pytest.approx(decay, rel=1e-6)
 
 
 def test_rate_is_one_scalar_per_head_even_where_head_count_equals_head_dim() -> None:
-    z, A_log = torch.zeros(1, 3, 3), torch.tensor([-1.0, 0.0, 1.0])  # noqa: N806
+    z, A_log = torch.zeros(1, 3, 3), torch.tensor([-1.0, 0.0, 1.0])
     result = bounded_log_decay(z, A_log, torch.ones(9), -5.0)
     expected = [-5 / (1 + math.exp(-math.exp(a))) for a in A_log.tolist()]
     for head in range(3):

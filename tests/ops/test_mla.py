@@ -12,7 +12,9 @@ from tests.tolerances import FLOAT32, relative_gap
 HEADS, NOPE, SHARED, VALUE, RANK = 2, 6, 4, 5, 7
 
 
-def case(new: int, past: int = 0, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def case(
+    new: int, past: int = 0, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(new + past)
     q = torch.randn(new, HEADS, NOPE + SHARED, generator=generator)
     entries = torch.randn(past + new, RANK + SHARED, generator=generator)

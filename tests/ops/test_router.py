@@ -35,9 +35,14 @@ def test_bias_can_override_scores_but_never_enters_the_weights() -> None:
     torch.testing.assert_close(routing.weights[0], scores / scores.sum())
 
 
-@pytest.mark.parametrize(("options", "expected"), [
-    ({"renormalize": False}, [0.5, 0.5]), ({"scaling_factor": 2.5}, [1.25, 1.25]), ({}, [0.5, 0.5]),
-])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"renormalize": False}, [0.5, 0.5]),
+        ({"scaling_factor": 2.5}, [1.25, 1.25]),
+        ({}, [0.5, 0.5]),
+    ],
+)
 def test_options(options: dict[str, object], expected: list[float]) -> None:
     routing = route(torch.zeros(1, 4), torch.eye(4), torch.zeros(4), 2, **options)  # type: ignore[arg-type]
     assert routing.weights[0].tolist() == pytest.approx(expected)

@@ -1,7 +1,7 @@
 """The residual stream of block attention residuals: a running sum, and the finished sums of earlier blocks.
 
-Unusual: a sublayer reads a mix of all of them but adds its output to the running sum only; there is no other residual path.
-A block is counted in whole layers.
+Unusual: a sublayer reads a mix of all of them but adds its output to the running sum only; there is no other residual
+path. A block is counted in whole layers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class ResidualStream:
 class TwoPhaseStream(ResidualStream):
     """The same stream, evaluating at each block's start what its stored sources give to all the block's queries.
 
-    ``queries_of_block`` lists, for the n-th closed block, the pseudo-queries [d] that will be mixed until the next, in order.
+    ``queries_of_block`` lists, for the n-th closed block, the pseudo-queries [d] that will be mixed until the next,
+    in order.
     """
 
     def __init__(self, embedding: Tensor, eps: float, queries_of_block: Sequence[Sequence[Tensor]]) -> None:

@@ -24,8 +24,8 @@ def ignore(name: str, value: Tensor) -> None:
 class ForwardBatch:
     """What every layer is handed beside its input.
 
-    ``observe`` is called with ``layer{i}.name`` and intermediate tensors [N, ...]; ``imposed_experts`` replaces a layer's choice
-    of experts by [N, k], for comparing implementations whose rounding would route differently.
+    ``observe`` is called with ``layer{i}.name`` and intermediate tensors [N, ...]; ``imposed_experts`` replaces a
+    layer's choice of experts by [N, k], for comparing implementations whose rounding would route differently.
     """
 
     packed: PackedSequences

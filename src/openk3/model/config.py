@@ -151,27 +151,44 @@ def _validate(config: K3Config) -> None:
     if not config.layer_kinds:
         raise ConfigError("num_hidden_layers is 0, expected at least 1")
     if moe.num_experts_per_token > moe.num_experts:
-        raise ConfigError(f"num_experts_per_token is {moe.num_experts_per_token}, expected at most num_experts "
-                          f"({moe.num_experts})")
+        raise ConfigError(
+            f"num_experts_per_token is {moe.num_experts_per_token}, expected at most num_experts ({moe.num_experts})"
+        )
     if not -5.0 <= kda.gate_lower_bound < 0.0:
-        raise ConfigError(f"linear_attn_config.gate_lower_bound is {kda.gate_lower_bound}, expected -5 <= bound < 0: "
-                          "the chunked form's exponents are only safe within it")
+        raise ConfigError(
+            f"linear_attn_config.gate_lower_bound is {kda.gate_lower_bound}, expected -5 <= bound < 0: "
+            "the chunked form's exponents are only safe within it"
+        )
     if kda.num_heads > kda.head_dim:
-        raise ConfigError(f"linear_attn_config.num_heads is {kda.num_heads}, expected at most head_dim "
-                          f"({kda.head_dim}): A_log is stored with head_dim entries")
+        raise ConfigError(
+            f"linear_attn_config.num_heads is {kda.num_heads}, expected at most head_dim "
+            f"({kda.head_dim}): A_log is stored with head_dim entries"
+        )
     if config.quantized_experts and (moe.latent_size % 32 or moe.intermediate_size % 32):
-        raise ConfigError(f"routed_expert_hidden_size {moe.latent_size} and moe_intermediate_size "
-                          f"{moe.intermediate_size} must be multiples of 32 for MXFP4 experts")
+        raise ConfigError(
+            f"routed_expert_hidden_size {moe.latent_size} and moe_intermediate_size "
+            f"{moe.intermediate_size} must be multiples of 32 for MXFP4 experts"
+        )
     for name in ("bos_token_id", "eos_token_id", "pad_token_id", "media_placeholder_token_id"):
         value = getattr(config, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)
-                                  or not 0 <= value < config.vocab_size):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < config.vocab_size
+        ):
             raise ConfigError(f"{name} is {value!r}, expected an id below vocab_size ({config.vocab_size})")
 
 
-_MAY_BE_ZERO = frozenset({"first_k_dense_replace", "num_nextn_predict_layers", "qk_rope_head_dim",
-                          "num_shared_experts", "bos_token_id", "eos_token_id", "pad_token_id",
-                          "media_placeholder_token_id"})
+_MAY_BE_ZERO = frozenset(
+    {
+        "first_k_dense_replace",
+        "num_nextn_predict_layers",
+        "qk_rope_head_dim",
+        "num_shared_experts",
+        "bos_token_id",
+        "eos_token_id",
+        "pad_token_id",
+        "media_placeholder_token_id",
+    }
+)
 
 
 def _validate_sizes(part: Any) -> None:
@@ -182,5 +199,8 @@ def _validate_sizes(part: Any) -> None:
         least = 0 if field.name in _MAY_BE_ZERO else 1 if isinstance(value, int) else 0.0
         too_small = value < least or (isinstance(value, float) and not 0.0 < value < float("inf"))
         if too_small:
-            raise ConfigError(f"{field.name} is {value}, expected at least {least}" if isinstance(value, int)
-                              else f"{field.name} is {value}, expected a positive finite number")
+            raise ConfigError(
+                f"{field.name} is {value}, expected at least {least}"
+                if isinstance(value, int)
+                else f"{field.name} is {value}, expected a positive finite number"
+            )

@@ -1,8 +1,8 @@
 """Kimi Delta Attention: linear attention with a fixed state per head, a decay per channel and a full-rank output gate.
 
-Unusual: the decay is bounded below and its logits come through a low-rank pair, while the output gate is one full matrix of
-the same name (`g_proj`) that the MLA layers use for theirs.
-Legend: N tokens, P = H * K channels, H heads, K key = value dimension.
+Unusual: the decay is bounded below and its logits come through a low-rank pair, while the output gate is one full
+matrix of the same name (`g_proj`) that the MLA layers use for theirs. Legend: N tokens, P = H * K channels, H heads,
+K key = value dimension.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One decoder layer: two sublayers, each reading a mix of the residual stream and adding to its running sum.
 
-Unusual: a block closes between a layer's first read and its first write, and the feed-forward part has one of two names in
-the checkpoint (`mlp`, `block_sparse_moe`), which tell its kind.
+Unusual: a block closes between a layer's first read and its first write, and the feed-forward part has one of two
+names in the checkpoint (`mlp`, `block_sparse_moe`), which tell its kind.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Gated multi-head latent attention without positions.
 
-Unusual: the "rope" part of query and key is never rotated, its key is shared by all heads, the output is gated by the layer's input
-before `o_proj`, and the two low-rank norms have their own, smaller epsilon.
-Legend: N tokens, H heads, n/p/v head dimensions (nope, shared, value), R latent rank.
+Unusual: the "rope" part of query and key is never rotated, its key is shared by all heads, the output is gated by the
+layer's input before `o_proj`, and the two low-rank norms have their own, smaller epsilon. Legend: N tokens, H heads,
+n/p/v head dimensions (nope, shared, value), R latent rank.
 """
 
 from __future__ import annotations

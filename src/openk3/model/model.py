@@ -1,7 +1,8 @@
 """The Kimi K3 text model.
 
-Unusual: most layers are linear attention with a fixed-size state (KDA), every fourth and the last are full attention over a
-latent cache (MLA); nothing knows positions; residuals are mixed by attention over blocks of layers; experts work in a latent.
+Unusual: most layers are linear attention with a fixed-size state (KDA), every fourth and the last are full attention
+over a latent cache (MLA); nothing knows positions; residuals are mixed by attention over blocks of layers; experts
+work in a latent.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ class K3Model(nn.Module):
 
 
 class K3ForCausalLM(nn.Module):
-    """The text model with its head; parameters are created unfilled, in ``dtype`` or float32 as the checkpoint has them."""
+    """The text model with its head; parameters are created unfilled, in ``dtype`` or float32 as the checkpoint has
+    them.
+    """
 
     def __init__(
         self,
@@ -116,8 +119,9 @@ class K3ForCausalLM(nn.Module):
     ) -> Tensor:
         """Return logits [N, vocab] float32 of a packed batch, or [B, vocab] of each sequence's last token.
 
-        ``input_ids`` [N] int64, the sequences one after another, ``lengths`` tokens each; ``states`` are continued and advanced
-        in place (None: fresh sequences, nothing kept). Raises `ConfigError` on lengths or ids that do not fit.
+        ``input_ids`` [N] int64, the sequences one after another, ``lengths`` tokens each; ``states`` are continued
+        and advanced in place (None: fresh sequences, nothing kept). Raises `ConfigError` on lengths or ids that do
+        not fit.
         """
         batch = self._batch(input_ids, lengths, states, observe, imposed_experts)
         mix = self.model(input_ids, batch)
@@ -168,13 +172,15 @@ class K3ForCausalLM(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Predict one token further than the backbone with MTP layer ``step`` modulo their number.
 
-        ``hidden`` [N, d] is `mixed` of token t (or the first result of the step before), ``next_ids`` [N] are tokens t + 1.
-        Returns the new hidden [N, d] and logits [N, vocab] of token t + 2. Raises `ConfigError` if the model has no MTP layer.
+        ``hidden`` [N, d] is `mixed` of token t (or the first result of the step before), ``next_ids`` [N] are tokens
+        t + 1. Returns the new hidden [N, d] and logits [N, vocab] of token t + 2. Raises `ConfigError` if the model
+        has no MTP layer.
         """
         drafts = self.config.mtp_layers
         if not drafts:
             raise ConfigError(
-                "this model has no MTP layer (num_nextn_predict_layers is 0)", hint="draft with n-grams or another model"
+                "this model has no MTP layer (num_nextn_predict_layers is 0)",
+                hint="draft with n-grams or another model",
             )
         layer = self.model.layers[drafts[step % len(drafts)]]
         assert isinstance(layer, MTPLayer)

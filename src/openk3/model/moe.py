@@ -1,7 +1,7 @@
 """Feed-forward parts: the dense SiTU MLP, the router, and the latent mixture of experts.
 
-Unusual: routed experts work in a narrower latent, normalised once, after the weighted sum and before the projection back; the
-router reads the full-width input. The sum over ranks must come before that norm, which is not linear.
+Unusual: routed experts work in a narrower latent, normalised once, after the weighted sum and before the projection
+back; the router reads the full-width input. The sum over ranks must come before that norm, which is not linear.
 Legend: N tokens, d hidden, L latent, F expert width, E experts, k chosen.
 """
 

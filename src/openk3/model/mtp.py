@@ -1,7 +1,7 @@
 """Multi-token prediction: one ordinary layer that reads the backbone's output and the next token's embedding.
 
-Unusual: its residuals are plain (no attention residuals), its attention is always MLA, and it shares embedding and head with the
-backbone. The published K3 checkpoint has none.
+Unusual: its residuals are plain (no attention residuals), its attention is always MLA, and it shares embedding and
+head with the backbone. The published K3 checkpoint has none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class MTPLayer(Sublayers):
         self.shared_head = SharedHead(config, dtype)
 
     def forward(self, hidden: Tensor, embedding: Tensor, batch: ForwardBatch) -> Tensor:
-        """Map hidden [N, d] of token t and the embedding [N, d] of token t + 1 to the hidden [N, d] that predicts t + 2.
+        """Map hidden [N, d] of token t and the embedding [N, d] of token t + 1 to the hidden [N, d] that predicts t +
+        2.
 
         Both hiddens are taken before their norm, so that drafts can be chained.
         """

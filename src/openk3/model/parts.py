@@ -1,7 +1,7 @@
 """The smallest parts: a linear map without bias, an RMS norm, a convolution's taps, and the point where ranks meet.
 
-Unusual: parameters are created unfilled, in their stored dtype; some are float32 whatever the model's dtype and survive a
-blanket cast, because rounding them to bfloat16 visibly changes the model.
+Unusual: parameters are created unfilled, in their stored dtype; some are float32 whatever the model's dtype and
+survive a blanket cast, because rounding them to bfloat16 visibly changes the model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class RMSNorm(nn.Module):
 
 
 class KeepsFloat32(nn.Module):
-    """A module whose parameters or buffers named in ``float32_names`` are never narrowed by ``.to(dtype)`` and its kin."""
+    """A module whose parameters or buffers named in ``float32_names`` are never narrowed by ``.to(dtype)`` and its
+    kin.
+    """
 
     float32_names: ClassVar[tuple[str, ...]] = ()
 

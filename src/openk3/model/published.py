@@ -15,7 +15,6 @@ from typing import Any
 from openk3.errors import ConfigError
 from openk3.model.config import K3Config, KDAConfig, LayerKind, MLAConfig, MoEConfig, VisionConfig
 
-
 _ARCHITECTURE = "KimiK3ForConditionalGeneration"
 
 # Fields whose only honoured value is the published one: another value would change the computation.
@@ -97,8 +96,10 @@ def config_from_dict(raw: Mapping[str, Any]) -> K3Config:
     heads = _get(text, "num_attention_heads", where, int)
     if text.get("num_key_value_heads", heads) != heads:
         value = text["num_key_value_heads"]
-        raise ConfigError(f"{where}num_key_value_heads is {value!r}, but only num_attention_heads ({heads}) "
-                          "can be honoured: latent attention has no grouping")
+        raise ConfigError(
+            f"{where}num_key_value_heads is {value!r}, but only num_attention_heads ({heads}) "
+            "can be honoured: latent attention has no grouping"
+        )
     return K3Config(
         vocab_size=_get(text, "vocab_size", where, int),
         hidden_size=_get(text, "hidden_size", where, int),
@@ -144,7 +145,7 @@ def _get(raw: Mapping[str, Any], key: str, where: str, kind: type, default: Any 
     if value is None:
         raise ConfigError(f"{where}{key} is missing", hint="it has no default; take it from the published config")
     accepted = (int, float) if kind is float else (kind,)
-    if isinstance(value, bool) and kind is not bool or not isinstance(value, accepted):
+    if (isinstance(value, bool) and kind is not bool) or not isinstance(value, accepted):
         raise ConfigError(f"{where}{key} is {value!r:.80}, expected {kind.__name__}")
     return kind(value)
 
@@ -318,19 +319,39 @@ def _text_dict(config: K3Config) -> dict[str, Any]:
 
 
 def _quantization_dict() -> dict[str, Any]:
-    weights = {
-        "actorder": None, "block_structure": None, "dynamic": False, "group_size": 32, "num_bits": 4,
-        "observer": "minmax", "observer_kwargs": {}, "scale_dtype": "torch.uint8", "strategy": "group",
-        "symmetric": True, "type": "float", "zp_dtype": None,
+    weights: dict[str, Any] = {
+        "actorder": None,
+        "block_structure": None,
+        "dynamic": False,
+        "group_size": 32,
+        "num_bits": 4,
+        "observer": "minmax",
+        "observer_kwargs": {},
+        "scale_dtype": "torch.uint8",
+        "strategy": "group",
+        "symmetric": True,
+        "type": "float",
+        "zp_dtype": None,
     }
-    group = {"format": "mxfp4-pack-quantized", "input_activations": None, "output_activations": None,
-             "targets": ["Linear"], "weights": weights}
+    group = {
+        "format": "mxfp4-pack-quantized",
+        "input_activations": None,
+        "output_activations": None,
+        "targets": ["Linear"],
+        "weights": weights,
+    }
     return {
         "config_groups": {"group_0": group},
         "format": "mxfp4-pack-quantized",
         "global_compression_ratio": None,
-        "ignore": ["re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
-                   "re:.*lm_head.*", "re:.*vision_tower.*", "re:.*mm_projector.*"],
+        "ignore": [
+            "re:.*self_attn.*",
+            "re:.*shared_experts.*",
+            "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+            "re:.*lm_head.*",
+            "re:.*vision_tower.*",
+            "re:.*mm_projector.*",
+        ],
         "kv_cache_scheme": None,
         "quant_method": "compressed-tensors",
         "quantization_status": "compressed",
@@ -343,8 +364,17 @@ def _vision_dict(vision: VisionConfig, text_hidden_size: int) -> dict[str, Any]:
         "merge_kernel_size": list(vision.merge_kernel_size),
         "mm_hidden_size": vision.hidden_size,
         "text_hidden_size": text_hidden_size,
-        "activation_func": "gelu_pytorch_tanh", "attn_bias": False, "init_pos_emb_time": 4, "linear_bias": False,
-        "merge_type": "sd2_tpool", "mlp_type": "mlp2", "mm_projector_type": "patchmergerv2", "norm_type": "rmsnorm",
-        "patch_embed_proj_bias": False, "pos_emb_interpolation_mode": "bilinear", "pos_emb_type": "divided_fixed",
-        "projector_hidden_act": "gelu", "projector_ln_eps": 1e-5,
+        "activation_func": "gelu_pytorch_tanh",
+        "attn_bias": False,
+        "init_pos_emb_time": 4,
+        "linear_bias": False,
+        "merge_type": "sd2_tpool",
+        "mlp_type": "mlp2",
+        "mm_projector_type": "patchmergerv2",
+        "norm_type": "rmsnorm",
+        "patch_embed_proj_bias": False,
+        "pos_emb_interpolation_mode": "bilinear",
+        "pos_emb_type": "divided_fixed",
+        "projector_hidden_act": "gelu",
+        "projector_ln_eps": 1e-5,
     }

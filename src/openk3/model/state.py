@@ -110,7 +110,8 @@ class SequenceState:
         self.num_tokens = 0
         self.kda = {
             layer: KDAState(
-                torch.zeros(shape, dtype=wide_dtype(dtype), device=device), torch.zeros(tail, dtype=dtype, device=device)
+                torch.zeros(shape, dtype=wide_dtype(dtype), device=device),
+                torch.zeros(tail, dtype=dtype, device=device),
             )
             for layer in config.kda_layers
         }

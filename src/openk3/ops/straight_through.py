@@ -19,5 +19,5 @@ class _StraightThrough(torch.autograd.Function):
         return rounded.view_as(rounded)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, None]:
         return grad, None

@@ -1,7 +1,7 @@
 """The attention-residual mix whose forward is the reference and whose backward recomputes it from the sources.
 
-Unusual: sources are shared by many mixes, so keeping only them makes the mixes nearly free in memory, as the report's training
-does.
+Unusual: sources are shared by many mixes, so keeping only them makes the mixes nearly free in memory, as the report's
+training does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Mix(torch.autograd.Function):
         return reference.mix(sources, query, eps)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, *sources = ctx.saved_tensors  # type: ignore[attr-defined]
         wide, g = [widen(source) for source in sources], widen(grad)
         query = query.to(g.dtype)

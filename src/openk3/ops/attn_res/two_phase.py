@@ -1,7 +1,7 @@
 """Attention residuals in two phases: what a block's stored sources give to all its queries, computed once at its start.
 
-Unusual: the softmax is merged with the running partial sum by log-sum-exp, so the stored sources are read once per block
-and not once per sublayer. Costs one float32 vector per query and token.
+Unusual: the softmax is merged with the running partial sum by log-sum-exp, so the stored sources are read once per
+block and not once per sublayer. Costs one float32 vector per query and token.
 """
 
 from __future__ import annotations

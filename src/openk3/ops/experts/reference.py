@@ -1,7 +1,8 @@
 """The weighted sum over each token's experts: tokens are grouped by expert, each expert runs once.
 
-Unusual: the sum is float32 over ascending expert numbers and stays float32, so that ranks holding different experts can add
-their parts before the one rounding; a token's result does not depend on which other tokens chose the same expert.
+Unusual: the sum is float32 over ascending expert numbers and stays float32, so that ranks holding different experts
+can add their parts before the one rounding; a token's result does not depend on which other tokens chose the same
+expert.
 """
 
 from __future__ import annotations

@@ -31,18 +31,20 @@ def kda_chunk(
     q, k, v, log_decay = (plan.split(x.to(dtype)).transpose(1, 2) for x in (q, k, v, log_decay))  # [chunks, H, C, K]
     beta = plan.split(beta.to(dtype)).transpose(1, 2)[..., None]  # [chunks, H, C, 1]
     q = q * q.shape[-1] ** -0.5
-    G = log_decay.cumsum(-2)  # noqa: N806
+    G = log_decay.cumsum(-2)
     reads, writes = _pair_products(q, k, G)
     # [W | U]: what the chunk's writes take from the incoming state, and what they are without it
     targets = beta * torch.cat([k * G.exp(), v], dim=-1)
-    W, U = _solve_unit_lower(beta * writes, targets).split([k.shape[-1], v.shape[-1]], dim=-1)  # noqa: N806
+    W, U = _solve_unit_lower(beta * writes, targets).split([k.shape[-1], v.shape[-1]], dim=-1)
     probes = torch.cat([W, q * G.exp()], dim=-2)
     to_end = (k * _sum_of_later(log_decay).exp()).transpose(-1, -2)
     end_decay = G[..., -1:, :].exp().transpose(-1, -2)
 
-    state = initial_state(k.transpose(1, 2), v.transpose(1, 2), len(packed)) if state is None else state.to(
-        dtype
-    ).index_select(0, plan.order)
+    state = (
+        initial_state(k.transpose(1, 2), v.transpose(1, 2), len(packed))
+        if state is None
+        else state.to(dtype).index_select(0, plan.order)
+    )
     values, carried, finished, at = [], [], [], 0
     for running in plan.running:
         finished.append(state[running:])
@@ -57,7 +59,7 @@ def kda_chunk(
     return plan.join(output.transpose(1, 2)), in_sequence_order([*finished, state], plan.order)
 
 
-def _pair_products(q: Tensor, k: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:  # noqa: N803
+def _pair_products(q: Tensor, k: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
     """Return q_r·k_j·exp(G_r - G_j) for j <= r, and k_r·k_j·exp(G_r - G_j) for j < r; zero elsewhere."""
     middle = G[..., CHUNK_SIZE // 2 - 1 : CHUNK_SIZE // 2, :]
     rise, fall = (G - middle).exp(), (middle - G).exp()
@@ -68,7 +70,9 @@ def _pair_products(q: Tensor, k: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:  #
 
 
 def _sum_of_later(log_decay: Tensor) -> Tensor:
-    """Return for each row the sum of the rows after it, without subtracting prefix sums (whose gradients would cancel)."""
+    """Return for each row the sum of the rows after it, without subtracting prefix sums (whose gradients would
+    cancel).
+    """
     later = log_decay[..., 1:, :].flip(-2).cumsum(-2).flip(-2)
     return torch.nn.functional.pad(later, (0, 0, 0, 1))
 

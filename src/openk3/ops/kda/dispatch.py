@@ -5,6 +5,7 @@ Unusual: the choice is made per sequence, never per batch, so that a sequence's 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -15,6 +16,7 @@ from openk3.ops.kda.reference import kda_recurrent
 from openk3.ops.packed import PackedSequences
 
 KDAForm = Literal["auto", "recurrent", "chunk"]
+Form = Callable[..., tuple[Tensor, Tensor]]
 
 
 def kda(
@@ -35,14 +37,23 @@ def kda(
     if form == "chunk" or not single:
         return kda_chunk(*inputs, packed, state)
     longer = [i for i, length in enumerate(packed.lengths) if length > 1]
-    results = []
-    for sequences, run in ((single, kda_recurrent), (longer, kda_chunk)):
-        part, tokens = packed.subset(sequences)
-        part_state = None if state is None else state[sequences]
-        out, new_state = run(*(x.index_select(0, tokens) for x in inputs), part, part_state)
-        results.append((tokens, out, torch.tensor(sequences, device=q.device), new_state))
-    tokens, outs, sequences, states = (torch.cat(parts) for parts in zip(*results, strict=True))
+    parts = [
+        _run_alone(run, inputs, packed, state, chosen) for run, chosen in ((kda_recurrent, single), (kda_chunk, longer))
+    ]
+    tokens, outputs, sequences, states = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
     return (
-        torch.empty_like(outs).index_copy(0, tokens, outs),
+        torch.empty_like(outputs).index_copy(0, tokens, outputs),
         torch.empty_like(states).index_copy(0, sequences, states),
     )
+
+
+def _run_alone(
+    run: Form, inputs: tuple[Tensor, ...], packed: PackedSequences, state: Tensor | None, chosen: list[int]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Run some sequences by one form: indices of their tokens, outputs, their numbers, new states."""
+    part, tokens = packed.subset(chosen)
+    sequences = torch.tensor(chosen, device=tokens.device)
+    q, k, v, log_decay, beta = (x.index_select(0, tokens) for x in inputs)
+    part_state = None if state is None else state.index_select(0, sequences)
+    output, new_state = run(q, k, v, log_decay, beta, part, part_state)
+    return tokens, output, sequences, new_state

@@ -1,6 +1,7 @@
 """KDA's bounded decay: one rate per head times a biased logit per channel, squashed into (bound, 0).
 
-Unusual: there is neither softplus nor clamp; `A_log` is one scalar per head even where its stored length equals head_dim.
+Unusual: there is neither softplus nor clamp; `A_log` is one scalar per head even where its stored length equals
+head_dim.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from torch import Tensor
 from openk3.ops.precision import widen
 
 
-def bounded_log_decay(z: Tensor, A_log: Tensor, dt_bias: Tensor, lower_bound: float) -> Tensor:  # noqa: N803
+def bounded_log_decay(z: Tensor, A_log: Tensor, dt_bias: Tensor, lower_bound: float) -> Tensor:
     """Return ``lower_bound * sigmoid(exp(A_log) * (z + dt_bias))``, the log of the decay, in float32.
 
     ``z`` [N, H, K] decay logits; ``A_log`` [H]; ``dt_bias`` [H * K]; result [N, H, K] in (lower_bound, 0).

@@ -1,7 +1,7 @@
 """Kimi Delta Attention as its recurrence: the definition that every faster form is compared with.
 
-Legend: N tokens, B sequences, H heads, K key = V value dimension. Unusual: the decay acts before the prediction error is
-formed, and the read-out comes after the write.
+Legend: N tokens, B sequences, H heads, K key = V value dimension. Unusual: the decay acts before the prediction error
+is formed, and the read-out comes after the write.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Latent attention without positions, of one sequence, expanded (keys and values rebuilt) and absorbed (they are not).
 
-Legend: T new tokens, S cached tokens including the new ones, H heads, R latent rank, n/p/v head dimensions of the nope part,
-the shared unrotated part and the value. Unusual: both forms scale by (n + p)^-1/2, whatever the width they multiply.
+Legend: T new tokens, S cached tokens including the new ones, H heads, R latent rank, n/p/v head dimensions of the
+nope part, the shared unrotated part and the value. Unusual: both forms scale by (n + p)^-1/2, whatever the width they
+multiply.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ QUERY_BLOCK = 512  # bounds the score matrix to H x 512 x S; rows do not interac
 def mla_expanded(q: Tensor, entries: Tensor, kv_b: Tensor, nope: int) -> Tensor:
     """Attend with keys and values expanded from the latents.
 
-    ``q`` [T, H, n + p]; ``entries`` [S, R + p], normalised latent then shared key, the last T rows being the new tokens;
-    ``kv_b`` [H, n + v, R]. Returns [T, H, v] in q's dtype: float32 inside, rounded once.
+    ``q`` [T, H, n + p]; ``entries`` [S, R + p], normalised latent then shared key, the last T rows being the new
+    tokens; ``kv_b`` [H, n + v, R]. Returns [T, H, v] in q's dtype: float32 inside, rounded once.
     """
     rank = kv_b.shape[-1]
     latent, shared_key = entries[:, :rank], entries[:, rank:]
@@ -40,7 +41,9 @@ def mla_absorbed(q: Tensor, entries: Tensor, kv_b: Tensor, nope: int) -> Tensor:
 
 
 def _causal_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Softmax attention in float32: q [T, H, d], k [H or 1, S, d], v [H or 1, S, v]; q's row t sees S - T + t + 1 keys."""
+    """Softmax attention in float32: q [T, H, d], k [H or 1, S, d], v [H or 1, S, v]; q's row t sees S - T + t + 1
+    keys.
+    """
     num_new, num_all = q.shape[0], k.shape[-2]
     past = num_all - num_new
     blocks = []

@@ -22,7 +22,8 @@ def unpack(packed: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype = torch
     """Dequantise ``packed`` (uint8 [..., C/2]) with ``scale`` (uint8 [..., C/32]) to ``dtype`` [..., C].
 
     Exact in float32, bfloat16 and float64, whose exponents hold ``2**-128``; only where the true value exceeds the
-    range of the dtype (scale bytes 253 and 254) does it become infinite. Scale byte 255 gives NaN. OCP MX section 5.3.3.
+    range of the dtype (scale bytes 253 and 254) does it become infinite. Scale byte 255 gives NaN. OCP MX section
+    5.3.3.
 
     Raises:
         ValueError: shapes that do not belong together, or a dtype that cannot hold the values exactly.

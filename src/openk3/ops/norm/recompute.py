@@ -1,7 +1,7 @@
 """RMS norm whose forward is the reference and whose backward is written by hand.
 
-Unusual: nothing but the input is kept for the backward pass, which recomputes the rest: on a CPU these elementwise operations
-are bound by memory traffic, not arithmetic.
+Unusual: nothing but the input is kept for the backward pass, which recomputes the rest: on a CPU these elementwise
+operations are bound by memory traffic, not arithmetic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _RMSNorm(torch.autograd.Function):
         return reference.rms_norm(x, weight, eps)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, weight = ctx.saved_tensors  # type: ignore[attr-defined]
         wide, g = widen(x), widen(grad)
         inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + ctx.eps)  # type: ignore[attr-defined]

@@ -12,7 +12,9 @@ from openk3.ops.precision import widen
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Normalise the last axis of ``x`` [..., d] by its root mean square; round to x's dtype, then scale by ``weight``."""
+    """Normalise the last axis of ``x`` [..., d] by its root mean square; round to x's dtype, then scale by
+    ``weight``.
+    """
     wide = widen(x)
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return weight * normed.to(x.dtype)

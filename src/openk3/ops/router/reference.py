@@ -1,7 +1,7 @@
 """The router: sigmoid scores, a bias that only selects, weights from the unbiased scores.
 
-Unusual: ties go to the lower expert number, and the product is in float32 whatever the model's dtype, because rounding it to
-bfloat16 sends one token in twenty to other experts.
+Unusual: ties go to the lower expert number, and the product is in float32 whatever the model's dtype, because
+rounding it to bfloat16 sends one token in twenty to other experts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The short convolution's taps and SiLU whose forward is the reference and whose backward is written by hand.
 
-Unusual: each tap is one shifted multiply-add over the whole batch in place, instead of a slice with a gradient of its own.
+Unusual: each tap is one shifted multiply-add over the whole batch in place, instead of a slice with a gradient of its
+own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class _TapsAndSilu(torch.autograd.Function):
         return reference.taps_and_silu(extended, weight)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor]:
         extended, weight = ctx.saved_tensors  # type: ignore[attr-defined]
         wide, taps = widen(extended), widen(weight).unbind(1)
         windows = wide.shape[0] - len(taps) + 1

@@ -14,12 +14,13 @@ from torch import Tensor
 from openk3.ops.packed import PackedSequences
 from openk3.ops.precision import widen
 
-
 TapsAndSilu = Callable[[Tensor, Tensor], Tensor]
 
 
 def weighted_taps(extended: Tensor, weight: Tensor) -> Tensor:
-    """Return ``sum_j weight[:, j] * extended[r + j]`` for every window of rows: [M, C], [C, taps] to [M - taps + 1, C]."""
+    """Return ``sum_j weight[:, j] * extended[r + j]`` for every window of rows: [M, C], [C, taps] to [M - taps + 1,
+    C].
+    """
     windows = extended.shape[0] - weight.shape[1] + 1
     first, *others = weight.unbind(1)
     total = extended[:windows] * first
@@ -51,9 +52,7 @@ def short_conv(
     return y, extended.index_select(0, tail_rows.flatten()).unflatten(0, tail_rows.shape)
 
 
-def _with_tails(
-    u: Tensor, packed: PackedSequences, tail: Tensor | None, before: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _with_tails(u: Tensor, packed: PackedSequences, tail: Tensor | None, before: int) -> tuple[Tensor, Tensor, Tensor]:
     """Insert each sequence's tail before it; return that, the rows of the tokens, and the rows of the new tails."""
     num_sequences, device = len(packed), u.device
     if tail is None:
@@ -63,6 +62,8 @@ def _with_tails(
     starts = torch.tensor(packed.starts, device=device) + before * torch.arange(num_sequences, device=device)
     insert_rows = starts[:, None] + torch.arange(before, device=device)
     extended = u.new_empty(packed.num_tokens + before * num_sequences, u.shape[1])
-    extended = extended.index_copy(0, token_rows, u).index_copy(0, insert_rows.flatten(), tail.to(u.dtype).flatten(0, 1))
+    extended = extended.index_copy(0, token_rows, u).index_copy(
+        0, insert_rows.flatten(), tail.to(u.dtype).flatten(0, 1)
+    )
     tail_rows = last_rows[:, None] + torch.arange(1 - before, 1, device=device)
     return extended, token_rows, tail_rows

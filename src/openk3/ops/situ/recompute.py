@@ -24,7 +24,7 @@ class _SituGLU(torch.autograd.Function):
         return reference.situ_glu(gate, up, beta, linear_beta)
 
     @staticmethod
-    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: FunctionCtx, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         gate, up = ctx.saved_tensors  # type: ignore[attr-defined]
         beta, linear_beta = ctx.betas  # type: ignore[attr-defined]
         g, u, dy = widen(gate), widen(up), widen(grad)
