@@ -27,10 +27,19 @@ def test_published_totals() -> None:
 
 @pytest.mark.parametrize(
     ("group", "parameters"),
-    [("routed_experts", 2_722_740_830_208), ("kda", 30_607_048_704 + 11_040_000), ("mla", 5_572_706_304),
-     ("shared_experts", 12_155_092_992), ("latent", 4_727_310_336), ("router", 590_872_576 + 82_432),
-     ("dense", 726_663_168), ("attn_res", 2_680_832), ("norms", 1_340_416), ("vision_tower", 401_214_464),
-     ("mm_projector", 46_144_512)],
+    [
+        ("routed_experts", 2_722_740_830_208),
+        ("kda", 30_607_048_704 + 11_040_000),
+        ("mla", 5_572_706_304),
+        ("shared_experts", 12_155_092_992),
+        ("latent", 4_727_310_336),
+        ("router", 590_872_576 + 82_432),
+        ("dense", 726_663_168),
+        ("attn_res", 2_680_832),
+        ("norms", 1_340_416),
+        ("vision_tower", 401_214_464),
+        ("mm_projector", 46_144_512),
+    ],
 )
 def test_published_groups(group: str, parameters: int) -> None:
     assert COST.groups[group].parameters == parameters
@@ -66,8 +75,14 @@ def test_published_layer_kinds() -> None:
 
 @pytest.mark.parametrize(
     ("name", "other", "routed"),
-    [("one", 69_776, 0), ("mini4", 169_184, 73_728), ("tail9", 336_840, 393_216), ("k128", 3_010_320, 1_769_472),
-     ("route896", 249_304, 5_505_024), ("prop8", 3_470_752, 6_193_152)],
+    [
+        ("one", 69_776, 0),
+        ("mini4", 169_184, 73_728),
+        ("tail9", 336_840, 393_216),
+        ("k128", 3_010_320, 1_769_472),
+        ("route896", 249_304, 5_505_024),
+        ("prop8", 3_470_752, 6_193_152),
+    ],
 )
 def test_small_models(name: str, other: int, routed: int) -> None:
     cost = account(preset(name))

@@ -57,8 +57,15 @@ def test_published_shapes(name: str, shape: tuple[int, ...], dtype: str) -> None
 def test_tensors_of_one_expert_are_neighbours() -> None:
     names = [name for name, spec, _ in expand(catalogue(preset("mini4"), vision=False)) if spec.per_expert]
     first = [name.rsplit("experts.", 1)[1] for name in names[:7]]
-    assert first == ["0.w1.weight_packed", "0.w1.weight_scale", "0.w2.weight_packed", "0.w2.weight_scale",
-                     "0.w3.weight_packed", "0.w3.weight_scale", "1.w1.weight_packed"]
+    assert first == [
+        "0.w1.weight_packed",
+        "0.w1.weight_scale",
+        "0.w2.weight_packed",
+        "0.w2.weight_scale",
+        "0.w3.weight_packed",
+        "0.w3.weight_scale",
+        "1.w1.weight_packed",
+    ]
 
 
 def test_mtp_layer_has_its_own_tensors_and_no_residual_mix() -> None:
@@ -67,8 +74,10 @@ def test_mtp_layer_has_its_own_tensors_and_no_residual_mix() -> None:
     assert "language_model.model.layers.4.eh_proj.weight" in names
     assert not [name for name in names if "_res_" in name]
     assert "language_model.model.layers.4.self_attn.kv_b_proj.weight" in names
-    assert set(mtp_copies(config)) == {"language_model.model.layers.4.embed_tokens.weight",
-                                       "language_model.model.layers.4.shared_head.head.weight"}
+    assert set(mtp_copies(config)) == {
+        "language_model.model.layers.4.embed_tokens.weight",
+        "language_model.model.layers.4.shared_head.head.weight",
+    }
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -79,9 +88,17 @@ def test_presets_survive_the_published_file_format(name: str) -> None:
 def test_presets_keep_the_ids_of_the_stored_sets() -> None:
     mini = preset("mini4")
     assert (mini.bos_token_id, mini.eos_token_id, mini.pad_token_id, mini.media_placeholder_token_id) == (
-        240, 242, 255, 253)
+        240,
+        242,
+        255,
+        253,
+    )
     assert (K3.bos_token_id, K3.eos_token_id, K3.pad_token_id, K3.media_placeholder_token_id) == (
-        163584, 163586, 163839, 163605)
+        163584,
+        163586,
+        163839,
+        163605,
+    )
 
 
 def test_unknown_preset_suggests_the_nearest() -> None:
@@ -97,7 +114,8 @@ def test_stored_checkpoints_hold_exactly_the_catalogue(shared: Path, name: str) 
     for shard in folder.glob("*.safetensors"):
         with shard.open("rb") as file:
             header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-        stored |= {key: (tuple(entry["shape"]), entry["dtype"]) for key, entry in header.items()
-                   if key != "__metadata__"}
+        stored |= {
+            key: (tuple(entry["shape"]), entry["dtype"]) for key, entry in header.items() if key != "__metadata__"
+        }
     listed = {key: (spec.shape, spec.dtype) for key, spec, _ in expand(catalogue(load_config(folder), vision=False))}
     assert listed == stored

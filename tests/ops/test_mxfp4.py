@@ -75,8 +75,23 @@ def test_representable_values_survive_pack(rule: str, scale: int) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [(0.25, 0.0), (0.75, 1.0), (1.25, 1.0), (1.75, 2.0), (2.5, 2.0), (3.5, 4.0), (5.0, 4.0), (5.0000005, 6.0),
-     (0.24999999, 0.0), (0.25000003, 0.5), (0.74999994, 0.5), (3.4999998, 3.0), (6.0, 6.0), (7.9, 6.0), (100.0, 6.0)],
+    [
+        (0.25, 0.0),
+        (0.75, 1.0),
+        (1.25, 1.0),
+        (1.75, 2.0),
+        (2.5, 2.0),
+        (3.5, 4.0),
+        (5.0, 4.0),
+        (5.0000005, 6.0),
+        (0.24999999, 0.0),
+        (0.25000003, 0.5),
+        (0.74999994, 0.5),
+        (3.4999998, 3.0),
+        (6.0, 6.0),
+        (7.9, 6.0),
+        (100.0, 6.0),
+    ],
 )
 def test_rounds_to_nearest_even_and_saturates(value: float, expected: float) -> None:
     values = torch.zeros(1, 32)
@@ -87,8 +102,19 @@ def test_rounds_to_nearest_even_and_saturates(value: float, expected: float) -> 
 
 @pytest.mark.parametrize(
     ("amax", "ceil", "floor"),
-    [(6.0, 127, 127), (6.0000005, 128, 127), (7.99, 128, 127), (8.0, 128, 128), (4.0, 127, 127), (3.0, 126, 126),
-     (1.0, 125, 125), (2.0**-126, 0, 0), (2.0**-149, 0, 0), (3.0e38, 253, 252), (0.0, 124, 124)],
+    [
+        (6.0, 127, 127),
+        (6.0000005, 128, 127),
+        (7.99, 128, 127),
+        (8.0, 128, 128),
+        (4.0, 127, 127),
+        (3.0, 126, 126),
+        (1.0, 125, 125),
+        (2.0**-126, 0, 0),
+        (2.0**-149, 0, 0),
+        (3.0e38, 253, 252),
+        (0.0, 124, 124),
+    ],
 )
 def test_scale_rules(amax: float, ceil: int, floor: int) -> None:
     values = torch.zeros(1, 32)
@@ -106,8 +132,13 @@ def test_non_finite_values_poison_their_block_only(bad: float) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100),
-                min_size=32, max_size=32))
+@given(
+    st.lists(
+        st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**100), max_value=2.0**100),
+        min_size=32,
+        max_size=32,
+    )
+)
 def test_ceil_rule_never_errs_by_more_than_half_a_step(values: list[float]) -> None:
     x = torch.tensor([values])
     packed, scale = pack(x, "ceil")
@@ -118,8 +149,10 @@ def test_ceil_rule_never_errs_by_more_than_half_a_step(values: list[float]) -> N
 @pytest.mark.parametrize(("rule", "uniform"), [("ceil", 0.099), ("floor", 0.144)])
 def test_measured_relative_error(rule: str, uniform: float) -> None:
     generator = torch.Generator().manual_seed(0)
-    for x, expected in ((torch.randn(4096, 256, generator=generator), 0.115),
-                        (torch.rand(4096, 256, generator=generator) * 2 - 1, uniform)):
+    for x, expected in (
+        (torch.randn(4096, 256, generator=generator), 0.115),
+        (torch.rand(4096, 256, generator=generator) * 2 - 1, uniform),
+    ):
         error = (unpack(*pack(x, rule)) - x).norm() / x.norm()
         assert error.item() == pytest.approx(expected, abs=1e-3)
 

@@ -86,8 +86,10 @@ class Accounting:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, with the derived totals included."""
-        return asdict(self) | {"state_bytes_per_sequence": self.state_bytes_per_sequence,
-                               "flops": asdict(self.flops) | {"per_token": self.flops.per_token}}
+        return asdict(self) | {
+            "state_bytes_per_sequence": self.state_bytes_per_sequence,
+            "flops": asdict(self.flops) | {"per_token": self.flops.per_token},
+        }
 
 
 def account(config: K3Config, *, vision: bool = True) -> Accounting:
@@ -153,12 +155,17 @@ def _layer_cost(config: K3Config, kind: LayerKind, ffn: str, mtp: bool, layers: 
     active = [(spec, _active(spec, config).parameters) for spec in specs]
     kda = config.kda
     return LayerCost(
-        attention=kind, ffn=ffn, mtp=mtp, count=len(layers), size=_size(specs),
+        attention=kind,
+        ffn=ffn,
+        mtp=mtp,
+        count=len(layers),
+        size=_size(specs),
         active_parameters=sum(parameters for _, parameters in active),
         macs_per_token=sum(parameters for spec, parameters in active if _multiplies(spec)),
         recurrent_state_bytes=kda.width * kda.head_dim * STATE_ITEM_SIZE if kind == "kda" else 0,
         conv_state_bytes=3 * kda.width * (kda.short_conv_kernel_size - 1) * ACTIVATION_ITEM_SIZE
-        if kind == "kda" else 0,
+        if kind == "kda"
+        else 0,
         cache_bytes_per_token=config.mla.cache_width * ACTIVATION_ITEM_SIZE if kind == "mla" else 0,
     )
 

@@ -14,8 +14,22 @@ from typing import Literal
 from openk3.model.config import K3Config, VisionConfig
 
 Dtype = Literal["BF16", "F32", "U8"]
-Group = Literal["kda", "mla", "dense", "routed_experts", "shared_experts", "latent", "router", "attn_res", "norms",
-                "mtp", "embedding", "head", "vision_tower", "mm_projector"]
+Group = Literal[
+    "kda",
+    "mla",
+    "dense",
+    "routed_experts",
+    "shared_experts",
+    "latent",
+    "router",
+    "attn_res",
+    "norms",
+    "mtp",
+    "embedding",
+    "head",
+    "vision_tower",
+    "mm_projector",
+]
 
 TEXT_PREFIX = "language_model."
 ITEM_SIZE: dict[str, int] = {"BF16": 2, "F32": 4, "U8": 1}
@@ -97,9 +111,11 @@ def model_specs(config: K3Config) -> list[TensorSpec]:
 def mtp_copies(config: K3Config) -> dict[str, TensorSpec]:
     """Map each copy that an MTP layer may carry to the backbone tensor it repeats; we never write copies."""
     embedding, head = (next(s for s in model_specs(config) if s.group == group) for group in ("embedding", "head"))
-    return {f"{TEXT_PREFIX}model.layers.{layer}.{suffix}": original
-            for layer in config.mtp_layers
-            for suffix, original in (("embed_tokens.weight", embedding), ("shared_head.head.weight", head))}
+    return {
+        f"{TEXT_PREFIX}model.layers.{layer}.{suffix}": original
+        for layer in config.mtp_layers
+        for suffix, original in (("embed_tokens.weight", embedding), ("shared_head.head.weight", head))
+    }
 
 
 def vision_specs(vision: VisionConfig, text_width: int) -> list[TensorSpec]:
@@ -111,8 +127,13 @@ def vision_specs(vision: VisionConfig, text_width: int) -> list[TensorSpec]:
     make("mm_projector.post_norm.weight", "mm_projector", text_width)
     tower = "vision_tower."
     make(tower + "patch_embed.proj.weight", "vision_tower", width, 3, vision.patch_size, vision.patch_size)
-    make(tower + "patch_embed.pos_emb.weight", "vision_tower", vision.init_pos_emb_height, vision.init_pos_emb_width,
-         width)
+    make(
+        tower + "patch_embed.pos_emb.weight",
+        "vision_tower",
+        vision.init_pos_emb_height,
+        vision.init_pos_emb_width,
+        width,
+    )
     for block in range(vision.num_hidden_layers):
         _vision_block(make, f"{tower}encoder.blocks.{block}.", vision)
     make(tower + "encoder.final_layernorm.weight", "vision_tower", width)
@@ -203,8 +224,9 @@ def _moe(make: _Maker, config: K3Config) -> None:
     if moe.num_shared_experts:
         _glu(make, where + "shared_experts.", "shared_experts", width, moe.shared_intermediate_size)
     for matrix in ("w1", "w2", "w3"):
-        rows, columns = (moe.latent_size, moe.intermediate_size) if matrix == "w2" else (
-            moe.intermediate_size, moe.latent_size)
+        rows, columns = (
+            (moe.latent_size, moe.intermediate_size) if matrix == "w2" else (moe.intermediate_size, moe.latent_size)
+        )
         if config.quantized_experts:
             make.expert(f"{matrix}.weight_packed", f"{matrix}_packed", "U8", moe.num_experts, rows, columns // 2)
             make.expert(f"{matrix}.weight_scale", f"{matrix}_scale", "U8", moe.num_experts, rows, columns // MX_BLOCK)

@@ -6,7 +6,6 @@ Unusual: the low nibble of a byte is the even column, and code 8 is negative zer
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
 
 import torch
 
@@ -56,11 +55,18 @@ def pack_with_scale(values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     Rounds to nearest, ties to even, and saturates at ±6 times the scale.
     """
     scaled = values.float().unflatten(-1, (-1, BLOCK)) / e8m0.decode(scale, torch.float32).unsqueeze(-1)
-    codes = torch.bucketize(scaled.abs(), _midpoints(values.device), out_int32=True).to(torch.uint8)
-    codes = torch.where(torch.isnan(scaled), 0, codes)
+    codes = _nearest_codes(scaled.abs().nan_to_num(0.0).clamp(max=MAGNITUDES[-1]))
     codes |= torch.signbit(scaled).to(torch.uint8) * _SIGN
     low, high = codes.flatten(-2).unflatten(-1, (-1, 2)).unbind(-1)
     return low | high << 4
+
+
+def _nearest_codes(magnitudes: torch.Tensor) -> torch.Tensor:
+    """Round magnitudes in 0..6 (float32) to codes 0..7 (uint8): steps of 0.5 up to 2, of 1 up to 4, of 2 above."""
+    above_2, above_4 = (magnitudes >= 2.0).float(), (magnitudes >= 4.0).float()
+    steps = 0.5 + 0.5 * above_2 + above_4
+    # codes count steps, so rounding half to even picks the even code
+    return (torch.round(magnitudes / steps) + 2.0 * (above_2 + above_4)).to(torch.uint8)
 
 
 def _check(packed: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> None:
@@ -68,8 +74,9 @@ def _check(packed: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Non
         raise ValueError(f"packed is {packed.dtype} and scale is {scale.dtype}, expected torch.uint8")
     expected = (*packed.shape[:-1], 2 * packed.shape[-1] // BLOCK)
     if 2 * packed.shape[-1] % BLOCK or tuple(scale.shape) != expected:
-        raise ValueError(f"packed is {tuple(packed.shape)} and scale {tuple(scale.shape)}, expected "
-                         f"[..., C/2] and [..., C/{BLOCK}]")
+        raise ValueError(
+            f"packed is {tuple(packed.shape)} and scale {tuple(scale.shape)}, expected [..., C/2] and [..., C/{BLOCK}]"
+        )
     if dtype not in _EXACT:
         raise ValueError(f"dtype is {dtype}, expected one of {_EXACT}")
 
@@ -79,11 +86,3 @@ def _pairs(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     codes = [*MAGNITUDES, *(-magnitude for magnitude in MAGNITUDES)]
     pairs = [(codes[byte & 15], codes[byte >> 4]) for byte in range(256)]
     return torch.tensor(pairs, dtype=dtype, device=device)
-
-
-@cache
-def _midpoints(device: torch.device) -> torch.Tensor:
-    """Upper ends (inclusive) of the magnitudes that round to codes 0..6, for ties to the even code."""
-    middles = torch.tensor([(low + high) / 2 for low, high in pairwise(MAGNITUDES)], device=device)
-    odd = torch.arange(len(middles), device=device) % 2 == 1
-    return torch.where(odd, middles.nextafter(torch.zeros_like(middles)), middles)

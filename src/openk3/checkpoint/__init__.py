@@ -1,0 +1,1 @@
+"""Checkpoints in the published layout: reading, writing, checking."""

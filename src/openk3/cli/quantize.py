@@ -1,0 +1,58 @@
+"""``openk3 quantize``: the same model with its routed experts stored in another format."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Literal
+
+from openk3.checkpoint.index import INDEX_FILE
+from openk3.checkpoint.resolve import resolve_model
+from openk3.cli.progress import Progress
+from openk3.cli.terminal import note
+from openk3.model.accounting import account
+from openk3.model.published import load_config
+
+
+def quantize(source: str, target: Path, /, *, experts: Literal["mxfp4", "bf16"]) -> None:
+    """Change the format of a model's expert weights.
+
+    The other weights and files are copied as they are. MXFP4 to BF16 is exact; BF16 to MXFP4 prints what it loses.
+
+    Parameters
+    ----------
+    source
+        A folder in the published layout, or a bundled name: nano.
+    target
+        Where to; made if it does not exist, and must not hold weights.
+    experts
+        The format to write: mxfp4 (4-bit, what Kimi K3 is published in) or bf16.
+    """
+    from openk3.checkpoint.convert import convert_experts
+
+    folder = resolve_model(source)
+    before = account(load_config(folder), vision=False).text
+    with Progress(f"writing {experts}", _size_as(folder, experts)) as progress:
+        error = convert_experts(folder, target, experts, progress=progress)
+    _copy_other_files(folder, target)
+    after = account(load_config(target), vision=False).text
+    print(f"{target}: experts as {experts}, {after.nbytes:,} bytes (were {before.nbytes:,})")
+    if error is not None:
+        print(
+            f"relative error of the experts: {error.relative:.3%} (root mean square), at most {error.worst:.3%} in "
+            f"{error.worst_name}"
+        )
+
+
+def _size_as(folder: Path, experts: str) -> int:
+    from dataclasses import replace
+
+    return account(replace(load_config(folder), quantized_experts=experts == "mxfp4"), vision=False).text.nbytes
+
+
+def _copy_other_files(source: Path, target: Path) -> None:
+    """Copy tokenizer, generation settings and the like."""
+    for path in sorted(source.iterdir()):
+        if path.is_file() and path.suffix != ".safetensors" and path.name not in (INDEX_FILE, "config.json"):
+            shutil.copyfile(path, target / path.name)
+            note(f"copied {path.name}")
