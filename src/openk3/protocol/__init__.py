@@ -1,0 +1,1 @@
+"""Torch-free types that cross the boundaries between the parts of OpenK3."""
