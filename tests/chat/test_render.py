@@ -161,7 +161,7 @@ class TestArguments:
             ([1], "are array"),
             (7, "are number"),
             ({"a": {1, 2}}, "argument 'a' of call 'id' cannot be written as JSON"),
-            ({"a": object()}, "cannot be written as JSON"),
+            pytest.param({"a": object()}, "cannot be written as JSON", id="object"),
         ],
         ids=repr,
     )

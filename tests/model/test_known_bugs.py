@@ -1,6 +1,6 @@
 """Twenty bugs that other implementations of this architecture had, each with a test that fails if we have it.
 
-Unusual: the number in a name is the row of the list of known bugs in docs/concepts/numerics.md.
+Unusual: the number in a name is the row of the list of known bugs in docs/concepts/known-bugs.md.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The ``openk3`` command: ``main`` and one file per verb."""

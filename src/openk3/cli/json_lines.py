@@ -1,0 +1,52 @@
+"""Answers for programs: one JSON object per delta, or one for a whole answer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from openk3.protocol.messages import (
+    AssistantTurn,
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    ToolArgumentsDelta,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from openk3.protocol.sampling import Usage
+
+_TYPES = {
+    ReasoningDelta: "reasoning",
+    ContentDelta: "content",
+    ToolCallStart: "tool_call",
+    ToolArgumentsDelta: "tool_arguments",
+    ToolCallEnd: "tool_call_end",
+}
+
+
+def answer_object(turn: AssistantTurn, usage: Usage) -> dict[str, Any]:
+    """Give a whole answer as one object."""
+    return asdict(turn) | {"usage": asdict(usage)}
+
+
+class JsonLinesPrinter:
+    """Print deltas of one answer as JSON lines; `end` closes it with the reason and the usage."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def show(self, delta: Delta) -> None:
+        """Print one delta."""
+        self._print({"type": _TYPES[type(delta)]} | asdict(delta))
+
+    def close(self) -> None:
+        """Do nothing: every line is already ended."""
+
+    def end(self, turn: AssistantTurn, usage: Usage) -> None:
+        """Print the object that closes an answer."""
+        self._print({"type": "end", "finish_reason": turn.finish_reason, "usage": asdict(usage)})
+
+    def _print(self, item: dict[str, Any]) -> None:
+        print(json.dumps(item, ensure_ascii=False), file=self._stream, flush=True)

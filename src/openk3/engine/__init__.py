@@ -1,0 +1,1 @@
+"""Generation on token ids: this package and everything below it never sees text."""

@@ -1,0 +1,1 @@
+"""Generated dialogues: each module holds tasks, ``compose`` strings their turns into conversations."""

@@ -1,0 +1,1 @@
+"""Training: data, optimisers, router balance, loss, and the loop that holds them together."""

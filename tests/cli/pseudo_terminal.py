@@ -1,0 +1,91 @@
+"""A terminal to run a program in: what is typed reaches it as keys, what it shows is waited for, never for long."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+# Makes the terminal the controlling one, so that Ctrl-C becomes a signal, then becomes the program itself.
+_TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+WAIT_S = 60.0
+
+
+class Terminal:
+    """A program in a pseudo-terminal; every wait has an end."""
+
+    def __init__(self, arguments: Sequence[str], **environment: str) -> None:
+        self._master, slave = pty.openpty()
+        environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm"} | environment
+        program = [sys.executable, "-c", _TAKE_TERMINAL, *arguments]
+        self._process = subprocess.Popen(
+            program, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def press(self, keys: str) -> None:
+        """Type; ``\\x03`` is Ctrl-C and ``\\x04`` Ctrl-D."""
+        os.write(self._master, keys.encode())
+
+    def interrupt(self, reaction: str | None) -> None:
+        """Press Ctrl-C at a prompt until ``reaction`` is shown (None: until the program ends).
+
+        Python's readline loses a signal that comes between its prompt and its wait for keys, until the next key.
+        """
+        waiting = self._runs if reaction is None else lambda: reaction not in self.shown
+        for _ in range(20):
+            if waiting():
+                self.press("\x03")
+                self._read_for(WAIT_S / 20, waiting)
+        self._read_while(waiting, f"{reaction!r} after Ctrl-C")
+        if reaction is not None:
+            self.wait_for(reaction)
+
+    def wait_for(self, text: str) -> str:
+        """Wait until ``text`` is shown; give what came up to it and take that away from ``shown``."""
+        self._read_while(lambda: text not in self.shown, f"{text!r} to be shown")
+        before, found, self.shown = self.shown.partition(text)
+        return before + found
+
+    def exit_code(self) -> int:
+        """Wait for the program to end."""
+        self._read_while(self._runs, "the program to end")
+        return self._process.wait()
+
+    def close(self) -> None:
+        """End the program if it has not ended."""
+        if self._runs():
+            self._process.kill()
+        self._process.wait()
+        os.close(self._master)
+
+    def _runs(self) -> bool:
+        return self._process.poll() is None
+
+    def _read_while(self, waiting: Callable[[], bool], what: str) -> None:
+        self._read_for(WAIT_S, waiting)
+        if waiting():
+            ended = f"waited {WAIT_S:.0f} s" if self._runs() else "the program ended"
+            pytest.fail(f"{ended}, expected {what}; shown since: {self.shown[-2000:]!r}")
+
+    def _read_for(self, seconds: float, waiting: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while waiting() and time.monotonic() < deadline:
+            if not select.select([self._master], [], [], 0.05)[0]:
+                continue
+            try:
+                self.shown += os.read(self._master, 65536).decode(errors="replace")
+            except OSError:  # how Linux says that nobody holds the other end any more
+                self._process.wait(WAIT_S)
+                return
