@@ -64,7 +64,9 @@ class Balancer:
 
 
 def balanced_bias(scores: Tensor, bias: Tensor, top_k: int) -> Tensor:
-    """Return the bias [E] giving each expert its share of ``scores`` [N, E], if the cutoffs stay as ``bias`` has them."""
+    """Return the bias [E] giving each expert its share of ``scores`` [N, E], if the cutoffs stay as ``bias`` has
+    them.
+    """
     num_tokens, num_experts = scores.shape
     if top_k == num_experts:
         return torch.zeros_like(bias)
