@@ -7,18 +7,16 @@ The shards are a header-only replica: true headers and index, holes instead of v
 from __future__ import annotations
 
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.result import write_result
 from openk3.model.presets import preset
 from tests.checkpoint.replica import write_replica
 
-RESULT = Path(__file__).parent / "results" / "verify_full_size.json"
 # the peak is read by the process itself: what a parent can ask for includes the parent's own
 CHILD = """
 import sys
@@ -48,25 +46,6 @@ def measure(folder: Path) -> dict[str, object]:
     }
 
 
-def machine() -> dict[str, object]:
-    """Describe where this was measured."""
-    cpu = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
-    return {"cpu": cpu, "cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()}
-
-
-def commit() -> str:
-    """Return the commit that is checked out, or that there is none."""
-    done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else "no commit yet"
-
-
 def main() -> None:
     """Build the replica, measure, write the result."""
     with tempfile.TemporaryDirectory() as name:
@@ -74,18 +53,8 @@ def main() -> None:
         write_replica(folder, preset("k3"))
         runs = [measure(folder) for _ in range(3)]
     best = min(runs, key=lambda run: float(str(run["seconds"])))
-    result = {
-        "what": "openk3 verify (headers) on a header-only replica of all 96 shards",
-        **best,
-        "seconds_of_all_runs": [run["seconds"] for run in runs],
-        "date": time.strftime("%Y-%m-%d"),
-        "command": "python -m benchmarks.verify_full_size",
-        "commit": commit(),
-        "machine": machine(),
-    }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    print(RESULT.read_text(encoding="utf-8"))
+    figures = {**best, "seconds_of_all_runs": [run["seconds"] for run in runs]}
+    write_result("verify_full_size", "openk3 verify (headers) on a header-only replica of all 96 shards", figures)
 
 
 if __name__ == "__main__":

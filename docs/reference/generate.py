@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from unittest.mock import patch
 
 from openk3.cli.main import make_app
 
@@ -27,7 +29,9 @@ Data goes to stdout, everything else to stderr. A flag of a verb can also be an 
 
 def cli_page() -> str:
     """Give the page of all verbs and flags."""
-    text = make_app().generate_docs(output_format="markdown")
+    # a verb with verbs of its own names the program after the running process, which may be pytest
+    with patch.object(sys, "argv", ["openk3"]):
+        text = make_app().generate_docs(output_format="markdown")
     # The list of commands that follows it says the same and more.
     text = re.sub(r"## Table of Contents\n.*?(?=\*\*Commands\*\*)", "", text, flags=re.DOTALL)
     return _NOTICE + text.strip() + "\n" + _EXIT_CODES

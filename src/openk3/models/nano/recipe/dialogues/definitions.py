@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from openk3.models.nano.recipe.dialogues.facts import EVERYDAY_NOUNS
 from openk3.models.nano.recipe.dialogues.turn import Task, Thinking, Turn, article, capital, rough
 from openk3.models.nano.recipe.wordnet import Entry, WordNet
 
-_NUM_WORDS = {"noun": 750, "verb": 120, "adj": 130}
+_NUM_WORDS = {"noun": 1400, "verb": 300, "adj": 300}
 _LONGEST_DEFINITION = 12  # words
 # Lexicographer files of things that can be seen or touched, which is what people ask about.
 _CONCRETE = frozenset((5, 6, 8, 13, 15, 17, 18, 19, 20, 25, 27, 28))
@@ -51,8 +50,7 @@ def choose(wordnet: WordNet) -> tuple[list[Word], list[str]]:
     words: list[Word] = []
     left = dict(_NUM_WORDS)
     for entry in ranked:
-        longest = 2 * _LONGEST_DEFINITION if entry.word in EVERYDAY_NOUNS else _LONGEST_DEFINITION
-        definition = _shorten(entry.synset.definition, longest)
+        definition = _shorten(entry.synset.definition)
         if left.get(entry.part, 0) and definition and _fits(entry):
             left[entry.part] -= 1
             words.append(_word(entry, definition, wordnet.hypernym(entry)))
@@ -62,8 +60,6 @@ def choose(wordnet: WordNet) -> tuple[list[Word], list[str]]:
 
 
 def _rank(entry: Entry) -> float:
-    if entry.part == "noun" and entry.word in EVERYDAY_NOUNS:
-        return 1000.0 + entry.count
     concrete = entry.part == "noun" and entry.synset.lexicographer_file in _CONCRETE
     return entry.count + 0.5 * len(entry.synset.examples) if not concrete else 6.0 * entry.count + 3.0
 
@@ -74,11 +70,11 @@ def _fits(entry: Entry) -> bool:
     return not proper and not _UNFIT.search(synset.definition) and not _UNFIT.fullmatch(entry.word)
 
 
-def _shorten(definition: str, longest: int) -> str | None:
+def _shorten(definition: str) -> str | None:
     """Return the first part of a definition if it is short, else None."""
     short = re.sub(r"\s*\([^)]*\)", "", definition).split(";")[0].strip(" ,.:")
     plain = short.isascii() and not re.search(r"[`\"()\d]", short)
-    return short if plain and 2 < len(short.split()) <= longest else None
+    return short if plain and 2 < len(short.split()) <= _LONGEST_DEFINITION else None
 
 
 def _word(entry: Entry, definition: str, hypernym: str | None) -> Word:
@@ -89,10 +85,8 @@ def _word(entry: Entry, definition: str, hypernym: str | None) -> Word:
         sentence = f"{capital(name)} means {definition}."
     elif re.match(r"(a|an|any|one) ", definition) and entry.synset.lexicographer_file not in _MASS:
         sentence = f"{capital(article(name))} is {definition}."
-    elif entry.synset.lexicographer_file in _MASS:
-        sentence = f"{capital(name)} is {definition}."
     else:
-        sentence = f"{capital(name)}: {definition}."
+        sentence = f"{capital(name)} is {definition}."
     short = hypernym if hypernym and hypernym.isascii() and len(hypernym.split()) <= 2 else None
     return Word(word=name, part=part, definition=definition, hypernym=short, sentence=sentence)
 

@@ -81,16 +81,6 @@ _KIND_OF = {word: kind for kind, words in _KINDS.items() for word in words.split
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 MONTHS = "January February March April May June July August September October November December".split()
 _ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
-EVERYDAY_NOUNS = frozenset(
-    """lantern candle bridge mountain island desert forest lake ocean valley hill beach cave storm rain
-    wind moon water bread butter cheese honey sugar soup egg meat rice money letter newspaper picture music
-    kitchen bedroom bathroom roof wall floor bed pillow blanket mirror clock watch knife fork spoon plate bottle basket
-    hospital library museum theater market bank farm factory office airport station street road doctor nurse teacher
-    farmer
-    soldier sailor writer singer painter baker cook judge lawyer scientist engineer king queen prince friend
-    neighbor heart brain stomach hair nose ear mouth knee shoulder finger winter summer spring autumn
-    computer telephone camera radio engine wheel ladder rope needle button ribbon""".split()
-) | {word for word in (*_REGULAR_NOUNS, *(thing for thing, _ in _COLOURS), *_KIND_OF) if word.islower()}
 _QUANTITIES = [
     ("days are in a week", "seven"),
     ("months are in a year", "twelve"),
@@ -331,7 +321,7 @@ def calendar(rng: Random) -> Turn:
         f"What {unit} comes {word} {names[i]}?",
         f"Which {unit} is {word} {names[i]}?",
         f"What comes {word} {names[i]}?",
-        f"Which {unit} comes just {word} {names[i]}?",
+        (f"{capital(word)} {names[i]} comes ...?" if step > 0 else f"Which {unit} comes just {word} {names[i]}?"),
     )
     order = f"{names[i]}, {result}" if step > 0 else f"{result}, {names[i]}"
     return _fact(
