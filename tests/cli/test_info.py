@@ -32,7 +32,7 @@ def test_published_model_as_text(capsys: pytest.CaptureFixture[str]) -> None:
 def test_published_model_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["info", "k3", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["total"] == {"tensors": 497_220, "parameters": 2_779_931_837_184, "nbytes": 1_560_860_324_864}
+    assert data["total"] == {"tensors": 497_220, "parameters": 2_779_931_837_184, "bytes": 1_560_860_324_864}
     assert data["active_parameters"] == 104_189_614_848
     assert data["state_bytes_per_sequence"] == 449_372_160 and data["cache_bytes_per_token"] == 27_648
     assert [(layer["attention"], layer["ffn"], layer["count"]) for layer in data["layers"]] == [
@@ -48,7 +48,7 @@ def test_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["info", str(tmp_path / "m"), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     stored = sum(path.stat().st_size for path in (tmp_path / "m").glob("*.safetensors"))
-    assert data["total"]["nbytes"] == 468_384 < stored
+    assert data["total"]["bytes"] == 468_384 < stored
     assert any(layer["mtp"] for layer in data["layers"]) and not data["vision"]
     assert run(["info", str(tmp_path / "m")]) == 0
     assert "mla + moe (MTP)" in capsys.readouterr().out
@@ -57,7 +57,7 @@ def test_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_text_only_folder_does_not_count_the_vision_part(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["info", str(shared / "golden" / "mini4" / "checkpoint"), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["total"]["nbytes"] == 381_520 and "vision_tower" not in data["groups"]
+    assert data["total"]["bytes"] == 381_520 and "vision_tower" not in data["groups"]
 
 
 def test_a_folder_with_a_configuration_but_no_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

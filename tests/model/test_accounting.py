@@ -18,7 +18,7 @@ COST = account(K3)
 
 def test_published_totals() -> None:
     assert COST.total.parameters == 2_779_931_837_184
-    assert COST.total.nbytes == 1_560_860_324_864
+    assert COST.total.bytes == 1_560_860_324_864
     assert COST.total.tensors == 497_220
     assert COST.text.parameters == 2_779_484_478_208
     assert COST.active_parameters == 104_189_614_848
@@ -66,9 +66,9 @@ def test_published_layer_kinds() -> None:
     kinds = {(layer.attention, layer.ffn): layer for layer in COST.layers}
     counts = {key: layer.count for key, layer in kinds.items()}
     assert counts == {("kda", "dense"): 1, ("kda", "moe"): 68, ("mla", "moe"): 24}
-    assert kinds["kda", "dense"].size.nbytes == 2_341_213_184
-    assert kinds["kda", "moe"].size.nbytes == 16_990_092_800
-    assert kinds["mla", "moe"].size.nbytes == 16_566_684_160
+    assert kinds["kda", "dense"].size.bytes == 2_341_213_184
+    assert kinds["kda", "moe"].size.bytes == 16_990_092_800
+    assert kinds["mla", "moe"].size.bytes == 16_566_684_160
     assert kinds["kda", "moe"].macs_per_token == 443_727_872 + 718_405_632
     assert kinds["mla", "moe"].macs_per_token == 232_194_048 + 718_405_632
 
@@ -104,7 +104,7 @@ def test_text_only_leaves_the_vision_part_out() -> None:
 
 def test_is_plain_data() -> None:
     data = json.loads(json.dumps(COST.to_dict()))
-    assert data["total"]["nbytes"] == 1_560_860_324_864
+    assert data["total"]["bytes"] == 1_560_860_324_864
     assert data["flops"]["per_token"] == COST.flops.per_token
 
 

@@ -82,7 +82,7 @@ def _totals(config: K3Config, cost: Accounting) -> list[tuple[str, str]]:
     return [
         ("parameters", f"{cost.total.parameters:,}"),
         ("  active per token", f"{cost.active_parameters:,}"),
-        ("bytes on disk", f"{cost.total.nbytes:,} ({bytes_text(cost.total.nbytes)}, {cost.total.tensors:,} tensors)"),
+        ("bytes on disk", f"{cost.total.bytes:,} ({bytes_text(cost.total.bytes)}, {cost.total.tensors:,} tensors)"),
         ("  read per token, batch 1", f"{cost.bytes_read_per_token:,}"),
         (
             "state per sequence",
@@ -104,7 +104,7 @@ def _group_rows(cost: Accounting) -> list[tuple[str, ...]]:
 
 
 def _size_row(name: str, size: Size) -> tuple[str, ...]:
-    return name.replace("_", " "), f"{size.tensors:,}", f"{size.parameters:,}", f"{size.nbytes:,}"
+    return name.replace("_", " "), f"{size.tensors:,}", f"{size.parameters:,}", f"{size.bytes:,}"
 
 
 def _layer_rows(cost: Accounting) -> list[tuple[str, ...]]:
@@ -117,7 +117,7 @@ def _layer_row(layer: LayerCost) -> tuple[str, ...]:
         layer.count,
         layer.size.parameters,
         layer.active_parameters,
-        layer.size.nbytes,
+        layer.size.bytes,
         layer.macs_per_token,
         layer.recurrent_state_bytes + layer.conv_state_bytes,
         layer.cache_bytes_per_token,

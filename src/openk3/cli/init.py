@@ -32,19 +32,19 @@ def init(folder: Path, /, *, preset: str, seed: int = 0, yes: bool = False, forc
     """
     config = find_preset(preset)
     total = account(config).total
-    if total.nbytes > _LARGE and not yes:
+    if total.bytes > _LARGE and not yes:
         raise CapacityError(
-            f"{preset} would take {total.nbytes:,} bytes ({bytes_text(total.nbytes)})",
+            f"{preset} would take {total.bytes:,} bytes ({bytes_text(total.bytes)})",
             hint="add --yes if that is what you want",
         )
-    _make_room(folder, force=force, nbytes=total.nbytes)
+    _make_room(folder, force=force, nbytes=total.bytes)
     from openk3.checkpoint.random_init import RandomSource
     from openk3.checkpoint.writer import write_checkpoint
 
-    with Progress(f"writing {preset}", total.nbytes) as progress:
+    with Progress(f"writing {preset}", total.bytes) as progress:
         write_checkpoint(folder, config, RandomSource(config, seed), vision=True, progress=progress)
     print(
-        f"{folder}: {preset} with random weights (seed {seed}), {total.parameters:,} parameters, {total.nbytes:,} bytes"
+        f"{folder}: {preset} with random weights (seed {seed}), {total.parameters:,} parameters, {total.bytes:,} bytes"
     )
 
 

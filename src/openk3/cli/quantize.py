@@ -36,7 +36,7 @@ def quantize(source: str, target: Path, /, *, experts: Literal["mxfp4", "bf16"])
         error = convert_experts(folder, target, experts, progress=progress)
     _copy_other_files(folder, target)
     after = account(load_config(target), vision=False).text
-    print(f"{target}: experts as {experts}, {after.nbytes:,} bytes (were {before.nbytes:,})")
+    print(f"{target}: experts as {experts}, {after.bytes:,} bytes (were {before.bytes:,})")
     if error is not None:
         print(
             f"relative error of the experts: {error.relative:.3%} (root mean square), at most {error.worst:.3%} in "
@@ -47,7 +47,7 @@ def quantize(source: str, target: Path, /, *, experts: Literal["mxfp4", "bf16"])
 def _size_as(folder: Path, experts: str) -> int:
     from dataclasses import replace
 
-    return account(replace(load_config(folder), quantized_experts=experts == "mxfp4"), vision=False).text.nbytes
+    return account(replace(load_config(folder), quantized_experts=experts == "mxfp4"), vision=False).text.bytes
 
 
 def _copy_other_files(source: Path, target: Path) -> None:

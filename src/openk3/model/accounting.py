@@ -25,10 +25,10 @@ class Size:
 
     tensors: int = 0
     parameters: int = 0
-    nbytes: int = 0
+    bytes: int = 0
 
     def __add__(self, other: Size) -> Size:
-        return Size(self.tensors + other.tensors, self.parameters + other.parameters, self.nbytes + other.nbytes)
+        return Size(self.tensors + other.tensors, self.parameters + other.parameters, self.bytes + other.bytes)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class Accounting:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, with the derived totals included."""
-        return asdict(self) | {
+        totals = {"parameters": self.total.parameters, "bytes": self.total.bytes}
+        return totals | asdict(self) | {
             "state_bytes_per_sequence": self.state_bytes_per_sequence,
             "flops": asdict(self.flops) | {"per_token": self.flops.per_token},
         }
@@ -105,7 +106,7 @@ def account(config: K3Config, *, vision: bool = True) -> Accounting:
         groups=_groups(specs),
         layers=layers,
         active_parameters=sum(_active(spec, config).parameters for spec in read),
-        bytes_read_per_token=sum(_active(spec, config).nbytes for spec in read),
+        bytes_read_per_token=sum(_active(spec, config).bytes for spec in read),
         recurrent_state_bytes=sum(layer.count * layer.recurrent_state_bytes for layer in backbone),
         conv_state_bytes=sum(layer.count * layer.conv_state_bytes for layer in backbone),
         cache_bytes_per_token=sum(layer.count * layer.cache_bytes_per_token for layer in backbone),
