@@ -34,7 +34,7 @@ def train(*, build: Path = BUILD, resume: bool = False) -> None:
 
 
 @app.command
-def evaluate(*, build: Path = BUILD, per_task: int = 10) -> None:
+def evaluate(*, build: Path = BUILD, per_task: int = 4) -> None:
     """Ask held-out questions; answers go to answers.jsonl, their summary to results.json."""
     from openk3.models.nano.recipe.evaluate import evaluate as run
     from openk3.models.nano.recipe.evaluate import summary

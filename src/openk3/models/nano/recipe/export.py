@@ -11,8 +11,7 @@ from typing import Any
 from openk3.checkpoint.writer import remove_weights
 from openk3.errors import CapacityError
 from openk3.model.accounting import account
-from openk3.models.nano.recipe.shape import NANO
-from openk3.models.nano.recipe.vocabulary import NUM_BASE_TOKENS
+from openk3.models.nano.recipe.shape import NANO, NUM_BASE_TOKENS
 from openk3.tokenizer.special import SpecialTokens
 
 MAX_BYTES = 12_000_000

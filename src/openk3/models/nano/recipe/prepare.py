@@ -12,15 +12,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from openk3.chat.render import render_dialogue
 from openk3.model.published import config_to_dict
 from openk3.models.nano.recipe.corpus import write_texts
 from openk3.models.nano.recipe.dialogues.compose import Composer
-from openk3.models.nano.recipe.shape import NANO
+from openk3.models.nano.recipe.shape import NANO, NUM_BASE_TOKENS
 from openk3.models.nano.recipe.sources import digest, fetch
-from openk3.models.nano.recipe.vocabulary import NUM_BASE_TOKENS, train_vocabulary
+from openk3.models.nano.recipe.vocabulary import train_vocabulary
 from openk3.models.nano.recipe.wordnet import WordNet
+from openk3.tokenizer.bpe import Tokenizer
 from openk3.tokenizer.special import SpecialTokens
 from openk3.tokenizer.vocabulary import write_vocabulary
+from openk3.train.data.sources import message_from_dict
 
 SEED = 1
 NUM_DIALOGUES = 60_000
@@ -84,10 +87,6 @@ def _samples(texts: Path) -> Iterator[str]:
 
 def _dialogue_samples(file: Path) -> Iterator[str]:
     """Yield the text between the control tokens, rendered over bare bytes, since there are no merges yet."""
-    from openk3.chat.render import render_dialogue
-    from openk3.tokenizer.bpe import Tokenizer
-    from openk3.train.data.sources import message_from_dict
-
     tokenizer = Tokenizer([bytes([byte]) for byte in range(256)], SpecialTokens.block(256))
     with file.open(encoding="utf-8") as lines:
         for _, line in zip(range(_VOCABULARY_DIALOGUES), lines, strict=False):

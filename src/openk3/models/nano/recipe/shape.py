@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from openk3.model.config import K3Config, KDAConfig, MLAConfig, MoEConfig
-from openk3.models.nano.recipe.vocabulary import NUM_BASE_TOKENS
+
+NUM_BASE_TOKENS = 3840
 
 NANO = K3Config(
     vocab_size=NUM_BASE_TOKENS + 256,

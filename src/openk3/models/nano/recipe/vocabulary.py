@@ -6,14 +6,14 @@ columns; the split pattern is the published one all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from openk3.errors import TrainingError
+from openk3.models.nano.recipe.shape import NUM_BASE_TOKENS
 from openk3.tokenizer.split import SPLIT_PATTERN
 
-NUM_BASE_TOKENS = 3840
 _THREE_DIGITS, _ONE_DIGIT = r"\p{N}{1,3}", r"\p{N}"
 
 
@@ -49,9 +49,3 @@ def _byte_letters() -> dict[str, int]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-def samples(dialogues: Iterable[str], texts: Iterable[str]) -> Iterator[str]:
-    """Yield what the vocabulary is trained on: all of the dialogues and a part of the texts."""
-    yield from dialogues
-    yield from texts
