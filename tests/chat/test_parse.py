@@ -106,6 +106,10 @@ class TestChannels:
         run_on = f"{ANSWERED}{opening('message', role='user')}And you?{closing('message')}"
         assert parse(run_on) == AssistantTurn("Hm.", "Hi", (), "stop")
 
+    def test_another_message_ends_an_unclosed_response(self, parse: Parse) -> None:
+        run_on = f"{THOUGHT}{opening('response')}Hi{opening('message', role='user')}And you?{END}"
+        assert parse(run_on) == AssistantTurn("Hm.", "Hi", (), "stop")
+
     def test_a_channel_opened_again(self, parse: Parse) -> None:
         again = f"Hm.{opening('think')} So.{closing('think')}{opening('response')}H{opening('response')}i{FINISHED}"
         assert parse(again) == AssistantTurn("Hm. So.", "Hi", (), "stop")
@@ -270,6 +274,13 @@ class TestEnds:
     def test_cut_after_calls_is_not_tool_calls(self, parse: Parse) -> None:
         turn = parse(ANSWERED + tools(call("f")), reason="length")
         assert (len(turn.tool_calls), turn.finish_reason) == (1, "length")
+
+    def test_cut_right_after_a_call_leaves_it_whole(self, deltas_of: Callable[..., list[Delta]]) -> None:
+        assert deltas_of(opening("tools") + call("f"), reason="length") == [
+            ToolCallStart(0, "f_0", "f"),
+            ToolArgumentsDelta(0, "{}"),
+            ToolCallEnd(0),
+        ]
 
     def test_cut_in_a_character(self, bytewise: Tokenizer) -> None:
         parser = StreamParser(bytewise, channel="think", tools_declared=False)

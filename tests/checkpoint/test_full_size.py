@@ -1,11 +1,13 @@
-"""All 96 shards of the published model, as files that are holes: verified in seconds, within little memory."""
+"""All 96 shards of the published model, as files that are holes: verified in seconds, within little memory.
+
+Unusual: processor time is limited and not wall time, which depends on what else runs; benchmarks/ has the wall time.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,10 +17,11 @@ from tests.checkpoint.replica import write_replica
 
 VERIFY = """
 import sys
+import time
 from openk3.cli.main import run
 code = run(["verify", sys.argv[1], "--json"])
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-print(peak.split()[1], file=sys.stderr)
+print(time.process_time(), peak.split()[1], file=sys.stderr)
 sys.exit(code)
 """
 
@@ -26,11 +29,10 @@ sys.exit(code)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
 def test_published_size(tmp_path: Path) -> None:
     write_replica(tmp_path, preset("k3"))
-    start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", VERIFY, str(tmp_path)], capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - start
     found = json.loads(done.stdout)
     assert done.returncode == 0 and found["ok"]
     assert (found["files"], found["tensors"], found["bytes"]) == (96, 497_220, 1_560_860_324_864)
-    assert seconds < 60
-    assert int(done.stderr.split()[-1]) * 1024 < 2_000_000_000
+    seconds, peak_kib = done.stderr.split()[-2:]
+    assert float(seconds) < 60
+    assert int(peak_kib) * 1024 < 2_000_000_000

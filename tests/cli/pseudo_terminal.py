@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -38,19 +39,13 @@ class Terminal:
         """Type; ``\\x03`` is Ctrl-C and ``\\x04`` Ctrl-D."""
         os.write(self._master, keys.encode())
 
-    def interrupt(self, reaction: str | None) -> None:
-        """Press Ctrl-C at a prompt until ``reaction`` is shown (None: until the program ends).
+    def interrupt(self) -> None:
+        """Press Ctrl-C once the program waits for keys.
 
-        Python's readline loses a signal that comes between its prompt and its wait for keys, until the next key.
+        Python's readline loses a signal that comes between its prompt and that wait, until the next key.
         """
-        waiting = self._runs if reaction is None else lambda: reaction not in self.shown
-        for _ in range(20):
-            if waiting():
-                self.press("\x03")
-                self._read_for(WAIT_S / 20, waiting)
-        self._read_while(waiting, f"{reaction!r} after Ctrl-C")
-        if reaction is not None:
-            self.wait_for(reaction)
+        self._read_while(lambda: self._state() != "S", "the program to wait for keys")
+        self.press("\x03")
 
     def wait_for(self, text: str) -> str:
         """Wait until ``text`` is shown; give what came up to it and take that away from ``shown``."""
@@ -69,6 +64,10 @@ class Terminal:
             self._process.kill()
         self._process.wait()
         os.close(self._master)
+
+    def _state(self) -> str:
+        """Linux's letter for what the program's main thread is doing: R runs or could, S sleeps."""
+        return Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[0]
 
     def _runs(self) -> bool:
         return self._process.poll() is None

@@ -120,14 +120,16 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Callable[..., Ter
 
 def test_ctrl_c_at_the_prompt_warns_once_and_then_leaves(terminal: Callable[..., Terminal], tiny_model: Path) -> None:
     talk = chat(terminal, tiny_model)
-    talk.interrupt("(Ctrl-C again, or Ctrl-D, leaves)")
+    talk.interrupt()
+    talk.wait_for("(Ctrl-C again, or Ctrl-D, leaves)")
     talk.wait_for("> ")
     talk.press("/help\n")  # another line: the count begins anew
     talk.wait_for("send /text")
     talk.wait_for("> ")
-    talk.interrupt("(Ctrl-C again, or Ctrl-D, leaves)")
+    talk.interrupt()
+    talk.wait_for("(Ctrl-C again, or Ctrl-D, leaves)")
     talk.wait_for("> ")
-    talk.interrupt(None)
+    talk.interrupt()
     assert talk.exit_code() == 0
 
 
@@ -149,6 +151,7 @@ def test_history_brings_lines_back(terminal: Callable[..., Terminal], tiny_model
     talk.wait_for("> ")
     talk.press("\x1b[A\n")
     talk.wait_for("(effort: low)")
+    talk.wait_for("> ")
     talk.press("\x04")
     assert talk.exit_code() == 0
 

@@ -126,3 +126,20 @@ def test_files_that_make_no_sense(tmp_path: Path, file: str, value: Any, message
     write(tmp_path, file, value)
     with pytest.raises(TokenizerError, match=message):
         read_special_tokens(tmp_path, 300)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("tokenizer_config.json", {"added_tokens_decoder": {"99999999999": "a"}}, "special ids follow 256 tokens"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9" * 5000: "a"}}, "expected token ids"),
+        ("tokenizer_config.json", '{"added_tokens_decoder": {"256": "\\ud800"}}', "expected a spelling"),
+        ("config.json", {"vocab_size": 10**12}, "special ids follow 256 tokens"),
+    ],
+)
+def test_blocks_without_end_and_half_characters_are_refused(
+    tmp_path: Path, name: str, value: Any, message: str
+) -> None:
+    write(tmp_path, name, value)
+    with pytest.raises(TokenizerError, match=message):
+        read_special_tokens(tmp_path, 256)

@@ -16,6 +16,7 @@ from openk3.checkpoint.loader import load_model
 from openk3.errors import NumericsError, TrainingError
 from openk3.model.config import K3Config
 from openk3.model.model import K3ForCausalLM
+from openk3.train import pretrain
 from openk3.train.checkpoints import checkpoints
 from openk3.train.config import TrainConfig
 from openk3.train.data.mixture import WeightedShard
@@ -46,10 +47,10 @@ def test_first_loss_is_that_of_a_uniform_guess(tiny: K3Config, shards: Shards, s
 def test_learns_and_writes_a_model_folder(
     kind: str, tiny: K3Config, shards: Shards, settings: Settings, tmp_path: Path
 ) -> None:
-    trainer = Trainer(settings(kind=kind, steps=40, start=0.5), fresh(tiny), shards)
+    trainer = Trainer(settings(kind=kind, steps=25, start=0.5), fresh(tiny), shards)
     assert trainer.run() == "finished"
     found = losses(tmp_path / "run")
-    assert found[-1] < 0.6 * found[0]
+    assert found[-1] < 0.75 * found[0]
     curve = json.loads((tmp_path / "run" / "loss_curve.json").read_text())
     assert [row["loss"] for row in curve["training"]] == found
     assert set(curve["held_out"][-1]["held_out"]) == {"short", "long"}
@@ -136,3 +137,9 @@ def test_a_run_by_the_clock_ends(tiny: K3Config, shards: Shards, settings: Setti
     trainer = Trainer(settings(steps=None, max_minutes=1e-4), fresh(tiny), shards)
     assert trainer.run() == "finished"
     assert trainer.progress.step >= 1
+
+
+def test_missing_plots_are_said_before_the_run(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    monkeypatch.setattr(pretrain, "find_spec", lambda name: None)
+    with pytest.raises(TrainingError, match="matplotlib is not installed"):
+        pretrain.pretrain(settings(), resume=False, report=lambda line: None)

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from typing import get_args
 
 from openk3.errors import ChatError
-from openk3.protocol.messages import ImagePart, Message, Role
+from openk3.protocol.messages import ImagePart, Message, Role, TextPart
 
+# Sides in pixels, and tokens: as many as the longest context.
+_LARGEST_IMAGE = 1 << 20
 # Which role has a use for which field; all have for role, content and name.
 _OWNERS = {
     "reasoning": "assistant",
@@ -27,6 +29,7 @@ def check_conversation(messages: Sequence[Message]) -> None:
     for position, message in enumerate(messages):
         where = f"messages[{position}]"
         _check_role(message, where)
+        _check_types(message, where)
         _check_fields(message, where)
         _check_images(message, where)
         if message.partial:
@@ -38,6 +41,28 @@ def _check_role(message: Message, where: str) -> None:
     if role not in get_args(Role):
         hint = "Kimi K3 has no such role; its instructions belong to system" if role == "developer" else None
         raise ChatError(f"{where}: role is {role!r}, expected {', '.join(get_args(Role))}", hint=hint)
+
+
+def _check_types(message: Message, where: str) -> None:
+    """Refuse values that only an unchecked caller can give, such as fields of a JSON object."""
+    for field in ("name", "reasoning", "tool_call_id", "tool"):
+        _require_text(getattr(message, field), f"{where}: {field}", optional=True)
+    for number, call in enumerate(message.tool_calls):
+        _require_text(call.name, f"{where}: tool_calls[{number}].name")
+        _require_text(call.id, f"{where}: tool_calls[{number}].id", optional=True)
+    if not isinstance(message.content, tuple):
+        _require_text(message.content, f"{where}: content", optional=True)
+        return
+    for number, part in enumerate(message.content):
+        if isinstance(part, TextPart):
+            _require_text(part.text, f"{where}: content[{number}].text")
+        elif not isinstance(part, ImagePart):
+            raise ChatError(f"{where}: content[{number}] is {part!r:.60}, expected a part with text or an image")
+
+
+def _require_text(value: object, what: str, *, optional: bool = False) -> None:
+    if not (isinstance(value, str) or (optional and value is None)):
+        raise ChatError(f"{what} is {value!r:.60}, expected text")
 
 
 def _check_fields(message: Message, where: str) -> None:
@@ -52,10 +77,13 @@ def _check_fields(message: Message, where: str) -> None:
 def _check_images(message: Message, where: str) -> None:
     parts = message.content if isinstance(message.content, tuple) else ()
     for image in parts:
-        if isinstance(image, ImagePart) and min(image.width, image.height, image.num_tokens) < 1:
+        if not isinstance(image, ImagePart):
+            continue
+        sizes = (image.width, image.height, image.num_tokens)
+        if not all(type(size) is int and 1 <= size <= _LARGEST_IMAGE for size in sizes):
             raise ChatError(
                 f"{where}: an image has {image.width}x{image.height} pixels and {image.num_tokens} tokens, "
-                "expected at least 1 of each"
+                f"expected whole numbers of each, from 1 to {_LARGEST_IMAGE}"
             )
 
 

@@ -7,9 +7,10 @@ trained on the 4-bit grid survives both directions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -54,9 +55,16 @@ class QuantizationError:
 
 
 def convert_experts(
-    source: Path, target: Path, experts: StoredExperts, *, progress: Progress | None = None
+    source: Path,
+    target: Path,
+    experts: StoredExperts,
+    *,
+    companions: Mapping[str, Path] = MappingProxyType({}),
+    progress: Progress | None = None,
 ) -> QuantizationError | None:
     """Write the checkpoint ``source`` to the folder ``target`` with its experts as ``experts``.
+
+    ``companions`` are copied as they are, before the target counts as a checkpoint.
 
     Returns what BF16 to MXFP4 lost, None for the exact direction.
 
@@ -72,7 +80,7 @@ def convert_experts(
     _require_sound(verify_headers(source))
     stream = _Converted(source)
     target_config = replace(config, quantized_experts=quantized)
-    write_checkpoint(target, target_config, stream, vision=stream.has_vision, progress=progress)
+    write_checkpoint(target, target_config, stream, vision=stream.has_vision, companions=companions, progress=progress)
     return stream.error if quantized else None
 
 

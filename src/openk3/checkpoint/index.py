@@ -23,6 +23,7 @@ SINGLE_FILE = "model.safetensors"
 # the format's own bound: a longer header is damage, not data
 MAX_HEADER_BYTES = 100_000_000
 _MAX_RANK = 16
+_MAX_FILE_NAME_BYTES = 255
 STORED_ITEM_SIZE = {
     "BOOL": 1,
     "U8": 1,
@@ -91,7 +92,7 @@ def read_index(folder: Path) -> Index:
         TensorError: the index names a tensor twice.
     """
     path = folder / INDEX_FILE
-    if not path.exists():
+    if not os.path.lexists(path):
         return _index_of_single(folder)
     raw = _load_json(path, _read_bytes(path), "index")
     weights, metadata = raw.get("weight_map"), raw.get("metadata", {})
@@ -122,6 +123,7 @@ def parse_header(path: Path) -> ShardHeader:
         CheckpointError: not a file in the safetensors format.
         TensorError: an entry that cannot be understood, or two of the same name.
     """
+    _require_regular(path)
     try:
         file_size = path.stat().st_size
         with path.open("rb") as file:
@@ -134,7 +136,9 @@ def parse_header(path: Path) -> ShardHeader:
     if not text.startswith(b"{"):
         raise CheckpointError(f"{path}: not a safetensors file: its header starts with {text[:8]!r}, expected '{{'")
     raw = _load_json(path, text, "header")
-    raw.pop("__metadata__", None)
+    metadata = raw.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise CheckpointError(f"{path}: __metadata__ is {metadata!r:.80}, expected an object of texts")
     tensors = {name: _entry(path, name, entry) for name, entry in raw.items()}
     return ShardHeader(path, file_size, 8 + length, tensors)
 
@@ -239,7 +243,8 @@ def _name_duplicate(path: Path, pairs: list[tuple[str, Any]], what: str) -> NoRe
 
 
 def _is_file_name(text: str) -> bool:
-    return text.endswith(".safetensors") and text.isprintable() and Path(text).name == text
+    fits = text.isprintable() and len(text.encode()) <= _MAX_FILE_NAME_BYTES
+    return fits and text.endswith(".safetensors") and Path(text).name == text
 
 
 def _require_printable(path: Path, name: str) -> None:
@@ -247,7 +252,14 @@ def _require_printable(path: Path, name: str) -> None:
         raise TensorError(f"{path}: {name!r:.80} is not a name of a tensor: it is empty or has control characters")
 
 
+def _require_regular(path: Path) -> None:
+    """Refuse pipes and devices, whose opening would wait and whose reading might never end."""
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"{path}: not a regular file")
+
+
 def _read_bytes(path: Path) -> bytes:
+    _require_regular(path)
     try:
         return path.read_bytes()
     except OSError as error:
@@ -255,7 +267,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
 def _are_counts(values: Any) -> bool:

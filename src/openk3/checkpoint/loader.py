@@ -7,6 +7,7 @@ float32 whatever the model's dtype; the zero tail of ``A_log`` is cut off after 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Literal
 
@@ -79,6 +80,7 @@ def _match_all(config: K3Config, index: Index, shards: list[ShardReader]) -> dic
         for name in shard.header.tensors:
             try:
                 matches[name] = inventory.match(name)
+                _require_size(shard.stored(name), matches[name])
             except TensorError as error:
                 raise TensorError(f"{shard.header.path}: {error.message}") from None
     for name in inventory.missing():
@@ -86,6 +88,12 @@ def _match_all(config: K3Config, index: Index, shards: list[ShardReader]) -> dic
             f"{index.folder}: {name}: missing from every shard", hint="`openk3 verify` lists everything that is wrong"
         )
     return matches
+
+
+def _require_size(stored: StoredTensor, match: Match) -> None:
+    """Refuse a tensor of another size before a model of that size is made; its exact shape is judged in its place."""
+    if prod(stored.shape) != prod(match.spec.shape) and not match.spec.parameter.endswith(".A_log"):
+        raise TensorError(f"{stored.name}: shape is {list(stored.shape)}, expected {list(match.spec.shape)}")
 
 
 class _Filler:

@@ -6,6 +6,7 @@ Unusual: a folder of that name wins over a bundled model, as for any program tha
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 
 from openk3.errors import CheckpointError
@@ -20,7 +21,7 @@ def bundled_models() -> list[str]:
 
 def resolve_model(name_or_path: str | Path) -> Path:
     """Return the folder of a model; raise `CheckpointError` if there is neither such a folder nor such a name."""
-    path = Path(name_or_path).expanduser()
+    path = Path(os.path.expanduser(name_or_path))  # Path's own raises for an unknown user or home
     if path.is_dir():
         return path
     if path.is_file():

@@ -7,13 +7,15 @@ checkpoint, appears last; so an interrupted write can never pass for a finished 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import BinaryIO
 
 import torch
@@ -85,29 +87,41 @@ class ShardWriter:
 
 
 def write_checkpoint(
-    folder: Path, config: K3Config, source: Source, *, vision: bool = False, progress: Progress | None = None
+    folder: Path,
+    config: K3Config,
+    source: Source,
+    *,
+    vision: bool = False,
+    companions: Mapping[str, Path] = MappingProxyType({}),
+    progress: Progress | None = None,
 ) -> None:
     """Write shards, ``config.json`` and index into ``folder``, which may exist but holds no weights.
 
-    ``source`` gives the tensors of a shard in its order; ``progress`` hears each shard's name and bytes when written.
+    ``source`` gives the tensors of a shard in its order. ``companions`` are other files that belong to the model, by
+    name, such as its vocabulary, copied before the index, because without them it is not whole. ``progress`` hears
+    each shard's name and bytes when written.
 
     Raises:
-        CheckpointError: the folder already holds weights, or cannot be written to.
+        CheckpointError: the folder already holds weights, cannot be written to, or is being written to.
         CapacityError: the disk is too small, or full.
     """
     plans = plan_shards(config, vision=vision)
-    prepare_folder(folder)
-    require_space(folder, sum(plan.nbytes for plan in plans))
+    make_folder(folder)
     try:
-        for plan in plans:
-            with ShardWriter(folder / plan.file, plan.specs) as writer:
-                for name, tensor in source(plan):
-                    writer.write(name, tensor)
-            if progress is not None:
-                progress(plan.file, plan.nbytes)
-        _write_json(folder / "config.json", config_to_dict(config))
-        _sync(folder)
-        _write_json(folder / INDEX_FILE, index_content(plans))
+        with only_writer(folder):
+            require_no_weights(folder)
+            require_space(folder, sum(plan.nbytes for plan in plans))
+            for plan in plans:
+                with ShardWriter(folder / plan.file, plan.specs) as writer:
+                    for name, tensor in source(plan):
+                        writer.write(name, tensor)
+                if progress is not None:
+                    progress(plan.file, plan.nbytes)
+            for name, path in companions.items():
+                _copy(path, folder / name)
+            _write_json(folder / "config.json", config_to_dict(config))
+            _sync(folder)
+            _write_json(folder / INDEX_FILE, index_content(plans))
     except OSError as error:
         kind = CapacityError if error.errno == errno.ENOSPC else CheckpointError
         raise kind(
@@ -116,8 +130,14 @@ def write_checkpoint(
         ) from None
 
 
-def save_model(model: K3ForCausalLM, folder: str | Path, *, progress: Progress | None = None) -> None:
-    """Write ``model`` in the published layout; experts become MXFP4 if ``config.quantized_experts``.
+def save_model(
+    model: K3ForCausalLM,
+    folder: str | Path,
+    *,
+    companions: Mapping[str, Path] = MappingProxyType({}),
+    progress: Progress | None = None,
+) -> None:
+    """Write ``model`` in the published layout, as `write_checkpoint` does; experts MXFP4 if the configuration says so.
 
     Plain experts are quantised by the ``ceil`` rule of `openk3.ops.mxfp4`, exactly where representable.
 
@@ -127,7 +147,7 @@ def save_model(model: K3ForCausalLM, folder: str | Path, *, progress: Progress |
     """
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     source = ModuleSource(tensors, model.config)
-    write_checkpoint(Path(folder), model.config, source, progress=progress)
+    write_checkpoint(Path(folder), model.config, source, companions=companions, progress=progress)
 
 
 class ModuleSource:
@@ -165,13 +185,37 @@ class ModuleSource:
         return self._packed[0 if part == "packed" else 1]
 
 
-def prepare_folder(folder: Path) -> None:
-    """Make ``folder`` if needed; raise `CheckpointError` if it already holds weights."""
+def make_folder(folder: Path) -> None:
+    """Make ``folder`` if needed; raise `CheckpointError` if that cannot be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held = sorted(path.name for path in folder.iterdir() if _is_weights(path))
     except OSError as error:
         raise CheckpointError(f"{folder}: cannot be made a folder to write to: {error.strerror}") from None
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing to ``folder`` within; raise `CheckpointError` if one does already.
+
+    The lock is the folder's own, so it ends with the process, however that ends, and leaves nothing behind.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise CheckpointError(
+            f"{folder}: another process is writing to it", hint="wait for it, or choose another folder"
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def require_no_weights(folder: Path) -> None:
+    """Raise `CheckpointError` if ``folder`` holds weights, whole or not."""
+    held = sorted(path.name for path in folder.iterdir() if _is_weights(path))
     if held:
         raise CheckpointError(
             f"{folder}: already holds weights ({held[0]})", hint="choose another folder, or delete it"
@@ -180,9 +224,10 @@ def prepare_folder(folder: Path) -> None:
 
 def remove_weights(folder: Path) -> None:
     """Delete the weights in ``folder``, the index first, so that the rest at no time looks whole."""
-    held = [path for path in folder.iterdir() if _is_weights(path)]
-    for path in sorted(held, key=lambda path: path.name != INDEX_FILE):
-        path.unlink()
+    with only_writer(folder):
+        held = [path for path in folder.iterdir() if _is_weights(path)]
+        for path in sorted(held, key=lambda path: path.name != INDEX_FILE):
+            path.unlink()
 
 
 def require_space(folder: Path, nbytes: int) -> None:
@@ -225,6 +270,12 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+    with target.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _write_json(path: Path, content: object) -> None:

@@ -94,10 +94,8 @@ def _print_text(answer: Answer) -> None:
 
 
 def _print_object(answer: Answer) -> None:
-    import json
-
-    from openk3.cli.json_lines import answer_object
+    from openk3.cli.json_lines import answer_object, json_text
 
     for _ in answer:
         pass
-    print(json.dumps(answer_object(answer.turn, answer.usage), ensure_ascii=False))
+    print(json_text(answer_object(answer.turn, answer.usage), sys.stdout))

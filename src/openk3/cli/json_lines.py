@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict
 from typing import Any, TextIO
 
@@ -17,6 +18,7 @@ from openk3.protocol.messages import (
 )
 from openk3.protocol.sampling import Usage
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _TYPES = {
     ReasoningDelta: "reasoning",
     ContentDelta: "content",
@@ -24,6 +26,14 @@ _TYPES = {
     ToolArgumentsDelta: "tool_arguments",
     ToolCallEnd: "tool_call_end",
 }
+
+
+def json_text(item: dict[str, Any], stream: TextIO) -> str:
+    """Write ``item`` for ``stream``: in ASCII where it is not UTF-8, since its own escapes would not be JSON."""
+    encoding = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "").replace("_", "")
+    text = json.dumps(item, ensure_ascii=encoding != "utf8")
+    # Half a surrogate pair is no character in any encoding.
+    return text if text.isascii() or not _SURROGATE.search(text) else json.dumps(item)
 
 
 def answer_object(turn: AssistantTurn, usage: Usage) -> dict[str, Any]:
@@ -49,4 +59,4 @@ class JsonLinesPrinter:
         self._print({"type": "end", "finish_reason": turn.finish_reason, "usage": asdict(usage)})
 
     def _print(self, item: dict[str, Any]) -> None:
-        print(json.dumps(item, ensure_ascii=False), file=self._stream, flush=True)
+        print(json_text(item, self._stream), file=self._stream, flush=True)

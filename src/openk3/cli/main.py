@@ -68,15 +68,28 @@ def run(arguments: Sequence[str]) -> int:
         # Python flushes stdout once more on its way out; let that go nowhere instead of failing again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}", None, code=1)
+    except MemoryError:
+        return _fail("there is not enough memory", "`openk3 info MODEL` says what a model takes", code=1)
 
 
 def main() -> None:
     """Run the command line of this process."""
+    _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character gets its code instead of ending the program.
             stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
+
+
+def _open_missing_streams() -> None:
+    """Stand in for standard streams that the caller closed: nothing comes from them, nothing is shown on them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (as long as the process)
 
 
 def _fail(message: str, hint: str | None, *, code: int) -> int:

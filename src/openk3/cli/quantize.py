@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Literal
 
@@ -31,10 +30,12 @@ def quantize(source: str, target: Path, /, *, experts: Literal["mxfp4", "bf16"])
     from openk3.checkpoint.convert import convert_experts
 
     folder = resolve_model(source)
+    others = _other_files(folder)
     before = account(load_config(folder), vision=False).text
     with Progress(f"writing {experts}", _size_as(folder, experts)) as progress:
-        error = convert_experts(folder, target, experts, progress=progress)
-    _copy_other_files(folder, target)
+        error = convert_experts(folder, target, experts, companions=others, progress=progress)
+    for name in others:
+        note(f"copied {name}")
     after = account(load_config(target), vision=False).text
     print(f"{target}: experts as {experts}, {after.bytes:,} bytes (were {before.bytes:,})")
     if error is not None:
@@ -50,9 +51,8 @@ def _size_as(folder: Path, experts: str) -> int:
     return account(replace(load_config(folder), quantized_experts=experts == "mxfp4"), vision=False).text.bytes
 
 
-def _copy_other_files(source: Path, target: Path) -> None:
-    """Copy tokenizer, generation settings and the like."""
-    for path in sorted(source.iterdir()):
-        if path.is_file() and path.suffix != ".safetensors" and path.name not in (INDEX_FILE, "config.json"):
-            shutil.copyfile(path, target / path.name)
-            note(f"copied {path.name}")
+def _other_files(folder: Path) -> dict[str, Path]:
+    """List tokenizer, generation settings and the like."""
+    left_out = (INDEX_FILE, "config.json")
+    files = (path for path in sorted(folder.iterdir()) if path.is_file() and path.name not in left_out)
+    return {path.name: path for path in files if not path.name.endswith((".safetensors", ".partial"))}

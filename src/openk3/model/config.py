@@ -145,7 +145,7 @@ class K3Config:
 
 
 def _validate(config: K3Config) -> None:
-    for part in (config, config.kda, config.mla, config.moe):
+    for part in (config, config.kda, config.mla, config.moe, *([config.vision] if config.vision else [])):
         _validate_sizes(part)
     moe, kda = config.moe, config.kda
     if not config.layer_kinds:
@@ -177,6 +177,11 @@ def _validate(config: K3Config) -> None:
             raise ConfigError(f"{name} is {value!r}, expected an id below vocab_size ({config.vocab_size})")
 
 
+# Far beyond any model; a larger number is damage, and would be counted out tensor by tensor.
+MAX_LAYERS = 10_000
+_MOST = {"num_experts": 100_000, "num_hidden_layers": MAX_LAYERS, "num_nextn_predict_layers": MAX_LAYERS}
+_LARGEST_SIZE = 2**40
+
 _MAY_BE_ZERO = frozenset(
     {
         "first_k_dense_replace",
@@ -197,6 +202,9 @@ def _validate_sizes(part: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float) or field.name == "gate_lower_bound":
             continue
         least = 0 if field.name in _MAY_BE_ZERO else 1 if isinstance(value, int) else 0.0
+        most = _MOST.get(field.name, _LARGEST_SIZE)
+        if value > most and isinstance(value, int):
+            raise ConfigError(f"{field.name} is {value!r:.40}, expected at most {most}")
         too_small = value < least or (isinstance(value, float) and not 0.0 < value < float("inf"))
         if too_small:
             raise ConfigError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ def _get(raw: dict[str, Any], key: str, kind: type, default: Any) -> Any:
     fits = isinstance(value, int | float if kind is float else kind) and isinstance(value, bool) == (kind is bool)
     if not fits:
         raise ConfigError(f"{key} is {value!r}, expected {_KINDS[kind]}")
+    if kind is float and not abs(value) <= sys.float_info.max:
+        raise ConfigError(f"{key} is {value!r:.60}, expected a finite number")
     return value
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import difflib
 import json
+import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from openk3.errors import ConfigError
-from openk3.model.config import K3Config, KDAConfig, LayerKind, MLAConfig, MoEConfig, VisionConfig
+from openk3.model.config import MAX_LAYERS, K3Config, KDAConfig, LayerKind, MLAConfig, MoEConfig, VisionConfig
 
 _ARCHITECTURE = "KimiK3ForConditionalGeneration"
 
@@ -67,16 +69,26 @@ def load_config(path: str | Path) -> K3Config:
     """Read ``config.json``, given as a file or as the folder that holds it; raise `ConfigError`."""
     file = Path(path)
     file = file / "config.json" if file.is_dir() else file
+    if file.exists() and not file.is_file():
+        raise ConfigError(f"{file}: not a regular file, expected JSON")  # a pipe would be waited for
     try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
+        raw = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_unique)
     except FileNotFoundError:
         raise ConfigError(f"{file}: no such file", hint="a model is a folder with a config.json") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
     try:
         return config_from_dict(raw)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error.message}", hint=error.hint) from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object, whose keys JSON allows to repeat; which of them counted would be a guess."""
+    names = Counter(name for name, _ in pairs)
+    if len(names) < len(pairs):
+        raise ValueError(f"{names.most_common(1)[0][0]!r:.80} stands twice in one object")
+    return dict(pairs)
 
 
 def config_from_dict(raw: Mapping[str, Any]) -> K3Config:
@@ -147,6 +159,8 @@ def _get(raw: Mapping[str, Any], key: str, where: str, kind: type, default: Any 
     accepted = (int, float) if kind is float else (kind,)
     if (isinstance(value, bool) and kind is not bool) or not isinstance(value, accepted):
         raise ConfigError(f"{where}{key} is {value!r:.80}, expected {kind.__name__}")
+    if isinstance(value, int | float) and kind is float and not abs(value) <= sys.float_info.max:
+        raise ConfigError(f"{where}{key} is {value!r:.80}, expected a finite number")
     return kind(value)
 
 
@@ -164,13 +178,15 @@ def _token_id(raw: Mapping[str, Any], text: Mapping[str, Any], key: str) -> int:
 def _layer_kinds(linear: Mapping[str, Any], num_layers: int) -> tuple[LayerKind, ...]:
     where = "text_config.linear_attn_config."
     kda, full = _get(linear, "kda_layers", where, list), _get(linear, "full_attn_layers", where, list)
+    if not 1 <= num_layers <= MAX_LAYERS:  # before a list as long as that is made
+        raise ConfigError(f"text_config.num_hidden_layers is {num_layers!r:.40}, expected 1 to {MAX_LAYERS}")
     for name, numbers in (("kda_layers", kda), ("full_attn_layers", full)):
         bad = [n for n in numbers if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= num_layers]
         if bad:
             raise ConfigError(f"{where}{name} holds {bad[0]!r}, expected 1-based layer numbers up to {num_layers}")
     if sorted(kda + full) != list(range(1, num_layers + 1)):
         both, none = set(kda) & set(full), set(range(1, num_layers + 1)) - set(kda) - set(full)
-        twice = both or {n for n in kda + full if (kda + full).count(n) > 1}
+        twice = both or {n for n, count in Counter(kda + full).items() if count > 1}
         fault = f"layers {sorted(twice)[:8]} are named twice" if twice else f"layers {sorted(none)[:8]} are in neither"
         raise ConfigError(f"{where}kda_layers and full_attn_layers do not partition 1..{num_layers}: {fault}")
     return tuple("kda" if n in set(kda) else "mla" for n in range(1, num_layers + 1))
@@ -244,7 +260,7 @@ def _vision(raw: Any) -> VisionConfig | None:
     raw = _mapping(raw, "vision_config")
     sizes = {ours: _get(raw, theirs, "vision_config.", int) for theirs, ours in _VISION_NAMES.items() if theirs in raw}
     merge = raw.get("merge_kernel_size", [2, 2])
-    if not isinstance(merge, list) or len(merge) != 2 or not all(isinstance(n, int) and n > 0 for n in merge):
+    if not isinstance(merge, list) or len(merge) != 2 or not all(type(n) is int and n > 0 for n in merge):
         raise ConfigError(f"vision_config.merge_kernel_size is {merge!r}, expected two positive numbers")
     return VisionConfig(merge_kernel_size=(merge[0], merge[1]), **sizes)
 

@@ -15,7 +15,10 @@ from openk3.errors import TokenizerError
 from openk3.tokenizer.special import BLOCK_SIZE, PUBLISHED_NAMES, SpecialTokens
 from openk3.tokenizer.vocabulary import CONFIG_FILE
 
+_MOST_DIGITS = 12
 _ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
+# Room for any padding of a vocabulary; every one of these ids gets a spelling in memory.
+_LARGEST_BLOCK = 1 << 20
 # A model stops on the end of a message, so that is what its configuration calls "eos".
 _MODEL_IDS = {
     "bos_token_id": "[BOS]",
@@ -39,11 +42,18 @@ def read_special_tokens(folder: Path, num_base_tokens: int) -> SpecialTokens:
     else:
         size = (vocab_size or num_base_tokens + BLOCK_SIZE) - num_base_tokens
         names = _model_names(model, num_base_tokens, num_base_tokens + size, folder / "config.json")
+    if size > _LARGEST_BLOCK:
+        raise TokenizerError(
+            f"{folder}: {size} special ids follow {num_base_tokens} tokens, expected at most {_LARGEST_BLOCK}",
+            hint="vocabulary and config.json, or tokenizer_config.json, seem to belong to different models",
+        )
     return SpecialTokens.block(num_base_tokens, size, names, **roles)
 
 
 def _read_object(file: Path) -> dict[str, Any]:
     """Read a JSON object; a file that is not there holds nothing."""
+    if file.exists() and not file.is_file():
+        raise TokenizerError(f"{file}: not a regular file, expected JSON")
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -69,16 +79,20 @@ def _named_tokens(file: Path) -> tuple[dict[int, str], dict[str, str]]:
 
 
 def _id(text: str, file: Path) -> int:
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise TokenizerError(f"{file}: added_tokens_decoder holds {text!r}, expected token ids")
     return int(text)
 
 
 def _spelling(entry: Any, where: str) -> str:
     text = entry.get("content") if isinstance(entry, dict) else entry
-    if not isinstance(text, str) or not text:
+    if not isinstance(text, str) or not text or not _is_unicode(text):
         raise TokenizerError(f'{where} is {entry!r}, expected a spelling or {{"content": spelling}}')
     return text
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _vocab_size(model: Mapping[str, Any], num_base_tokens: int, folder: Path) -> int | None:

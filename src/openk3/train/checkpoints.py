@@ -6,16 +6,18 @@ Unusual: a checkpoint is a folder that appears whole by a rename, and older ones
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from openk3.errors import TrainingError
 
+_PARTS = {"progress", "model", "optimizers", "cursor", "rng"}
 _NAME = re.compile(r"step-(\d{7})")
 
 
@@ -53,12 +55,14 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint; raise `TrainingError` if it is not one."""
     try:
-        state: dict[str, Any] = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        state: Any = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         raise TrainingError(
-            f"{path}: not a usable checkpoint: {error}", hint="delete it to resume from the one before"
+            f"{path}: not a usable checkpoint: {error!r:.200}", hint="delete it to resume from the one before"
         ) from None
-    return state
+    if not isinstance(state, dict) or set(state) != _PARTS:
+        raise TrainingError(f"{path}: not a checkpoint of a run", hint="delete it to resume from the one before")
+    return cast(dict[str, Any], state)
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -7,6 +7,8 @@ whichever comes first; the learning rate follows the larger of the two elapsed s
 from __future__ import annotations
 
 import difflib
+import os
+import sys
 import tomllib
 import types
 import typing
@@ -16,6 +18,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from openk3.errors import ConfigError
+
+_MOST_THREADS = 4096
+# what the seven digits in a checkpoint's name can tell apart
+_MOST_STEPS = 9_999_999
 
 T = TypeVar("T")
 
@@ -110,7 +116,7 @@ def load_train_config(path: Path, overrides: Sequence[str] = ()) -> TrainConfig:
     """
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(f"{path}: cannot be read: {reason}") from None
     for override in overrides:
@@ -131,7 +137,7 @@ def _override(raw: dict[str, Any], override: str) -> None:
         )
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         value = text
     target = raw.setdefault(section, {})
     if not isinstance(target, dict):
@@ -174,12 +180,20 @@ def _value(hint: Any, raw: Any, where: str, folder: Path) -> Any:
     if origin is Literal:
         return _choice(arguments, raw, where)
     if hint is Path and isinstance(raw, str):
-        return folder / Path(raw).expanduser()
+        if not raw or "\0" in raw:
+            raise ConfigError(f"{where} is {raw!r:.60}, expected a path")
+        return folder / os.path.expanduser(raw)
     if hint is float and isinstance(raw, (int, float)) and not isinstance(raw, bool):
-        return float(raw)
+        return _finite(raw, where)
     if hint is not Path and type(raw) is hint:
         return raw
     raise ConfigError(f"{where} is {raw!r:.60}, expected {'a path' if hint is Path else hint.__name__}")
+
+
+def _finite(raw: int | float, where: str) -> float:
+    if not abs(raw) <= sys.float_info.max:
+        raise ConfigError(f"{where} is {raw!r:.60}, expected a finite number")
+    return float(raw)
 
 
 def _tuple(arguments: tuple[Any, ...], raw: Any, where: str, folder: Path) -> tuple[Any, ...]:
@@ -208,6 +222,9 @@ def _validate(config: TrainConfig) -> None:
     names = [source.name for source in data.sources]
     if not names or len(set(names)) != len(names):
         raise ConfigError(f"data.sources are named {names}, expected at least one, each with its own name")
+    for name in names:
+        if name in ("", ".", "..") or "/" in name or not name.isprintable():
+            raise ConfigError(f"data.sources: name is {name!r:.60}, expected one that can name a folder")
     _require_positive(
         "run", run, "steps max_minutes log_every evaluate_every checkpoint_every keep_checkpoints threads"
     )
@@ -220,6 +237,16 @@ def _validate(config: TrainConfig) -> None:
     _require_share("data.held_out", data.held_out, below=0.5)
     _require_share("optim.warmup", optim.warmup, below=1.0)
     _require_share("optim.momentum", optim.momentum, below=1.0)
+    for number, beta in enumerate(optim.betas):
+        _require_share(f"optim.betas[{number}]", beta, below=1.0)
+    if run.steps is not None and run.steps > _MOST_STEPS:
+        raise ConfigError(f"run.steps is {run.steps!r:.40}, expected at most {_MOST_STEPS}")
+    if optim.weight_decay < 0:
+        raise ConfigError(f"optim.weight_decay is {optim.weight_decay}, expected 0 or more")
+    if not 0 <= run.seed < 1 << 63:
+        raise ConfigError(f"run.seed is {run.seed}, expected 0 to 2^63 - 1")
+    if run.threads is not None and run.threads > _MOST_THREADS:
+        raise ConfigError(f"run.threads is {run.threads}, expected at most {_MOST_THREADS}")
     _require_share("quantization.start", config.quantization.start, below=1.0 + 1e-9)
     if not 0 <= optim.min_learning_rate <= optim.learning_rate:
         raise ConfigError(

@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from openk3.errors import TrainingError
+
 
 class MetricsLog:
     """The file ``metrics.jsonl`` of one run."""
@@ -17,7 +19,9 @@ class MetricsLog:
     def __init__(self, folder: Path, last_step: int) -> None:
         self._file = folder / "metrics.jsonl"
         kept = [row for row in read_metrics(folder) if row["step"] <= last_step]
-        self._file.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        part = folder / "metrics.jsonl.part"
+        part.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+        os.replace(part, self._file)
 
     def write(self, row: dict[str, Any]) -> None:
         """Append one report."""
@@ -26,9 +30,23 @@ class MetricsLog:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Return all reports of a run so far."""
+    """Return all reports of a run so far, without a last line that was cut short with the run.
+
+    Raises:
+        TrainingError: another line is not a report.
+    """
     file = folder / "metrics.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+    lines = file.read_bytes().splitlines(keepends=True) if file.is_file() else []
+    return [_report(line, f"{file}:{number}") for number, line in enumerate(lines, 1) if line.endswith(b"\n")]
+
+
+def _report(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row: dict[str, Any] = json.loads(line)
+        int(row["step"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise TrainingError(f"{where}: not a report of a run: {error}", hint="delete the line") from None
+    return row
 
 
 def write_curves(folder: Path) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
 from openk3.checkpoint.loader import load_model
-from openk3.errors import ConfigError
+from openk3.errors import ConfigError, TrainingError
 from openk3.model.model import K3ForCausalLM
 from openk3.model.presets import preset
 from openk3.model.published import load_config
@@ -25,24 +25,30 @@ from openk3.train.trainer import Outcome, Trainer
 
 def pretrain(config: TrainConfig, *, resume: bool, report: Callable[[str], None]) -> Outcome:
     """Run ``config`` to its end or to SIGTERM; errors as `Trainer` and `Trainer.run`."""
+    _require_plots()
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     torch.set_flush_denormal(True)  # decayed states and momenta end up there, at a hundred times the cost
     model = make_model(config.model, config.run.seed)
     shards = open_sources(config, report)
-    outcome = Trainer(config, model, shards, resume=resume, report=report).run()
-    if outcome == "finished" and config.data.tokenizer:
-        _copy_vocabulary(config.data.tokenizer, config.run.output / "model")
-    return outcome
+    vocabulary = _vocabulary_files(config.data.tokenizer) if config.data.tokenizer else {}
+    return Trainer(config, model, shards, resume=resume, companions=vocabulary, report=report).run()
 
 
-def _copy_vocabulary(source: Path, folder: Path) -> None:
-    """Put the vocabulary beside the weights, so that the folder can be talked to."""
+def _require_plots() -> None:
+    """Say that the loss curve cannot be drawn before a run, not after it."""
+    if find_spec("matplotlib") is None:
+        raise TrainingError(
+            "matplotlib is not installed, and a run ends by drawing its loss curve",
+            hint="install what training needs: pip install 'openk3[train]'",
+        )
+
+
+def _vocabulary_files(source: Path) -> dict[str, Path]:
+    """Name the files that go beside the weights, so that the folder can be talked to."""
     file = source / VOCABULARY_FILE if source.is_dir() else source
-    shutil.copyfile(file, folder / VOCABULARY_FILE)
     named = file.with_name(TOKENIZER_CONFIG_FILE)
-    if named.is_file():
-        shutil.copyfile(named, folder / TOKENIZER_CONFIG_FILE)
+    return {VOCABULARY_FILE: file} | ({TOKENIZER_CONFIG_FILE: named} if named.is_file() else {})
 
 
 def make_model(source: ModelSource, seed: int) -> K3ForCausalLM:

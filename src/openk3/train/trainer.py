@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -47,7 +47,7 @@ class StepResult:
 
 
 class Trainer:
-    """One run of one model over one mixture, on the CPU in float32.
+    """One run of one model over one mixture, on the CPU in float32; ``companions`` are copied beside its weights.
 
     Raises:
         TrainingError: the data does not fit the model, or the run's folder holds another run and ``resume`` is False.
@@ -60,6 +60,7 @@ class Trainer:
         shards: Sequence[WeightedShard],
         *,
         resume: bool = False,
+        companions: Mapping[str, Path] = MappingProxyType({}),
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
         for shard in shards:
@@ -71,7 +72,7 @@ class Trainer:
                 )
         self.config, self.model, self.report = config, model.train(), report
         self.progress = Progress()
-        self._shards = shards
+        self._shards, self._companions = shards, companions
         self._mixture = Mixture(shards, window=config.data.window, held_out=config.data.held_out, seed=config.run.seed)
         self._optimizers = build_optimizers(model, model.config, config.optim)
         self._balancer = Balancer(model)
@@ -155,8 +156,8 @@ class Trainer:
         folder = self.config.run.output / "model"
         folder.mkdir(exist_ok=True)
         remove_weights(folder)  # of an earlier end, if the run was prolonged
-        save_model(self.model, folder)
         write_curves(self.config.run.output)
+        save_model(self.model, folder, companions=self._companions)
 
     def _start(self, resume: bool) -> None:
         found = checkpoints(self.checkpoint_folder)
@@ -173,9 +174,15 @@ class Trainer:
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.progress = Progress(**state["progress"])
-        self.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+        try:
+            self.model.load_state_dict(state["model"])
+            for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise TrainingError(
+                f"the checkpoint belongs to another model or optimiser: {str(error).splitlines()[-1].strip():.200}",
+                hint="resume with the configuration the run was started with",
+            ) from None
         self._mixture.restore(state["cursor"])
         torch.set_rng_state(state["rng"])
 

@@ -75,6 +75,12 @@ class _Source:
 
     def restore(self, position: Mapping[str, int]) -> None:
         self.position = _Position(**position)
+        if not 0 <= self.position.index < len(self.training):
+            raise TrainingError(
+                f"source {self.name!r} was at document {self.position.index} of its order, but has "
+                f"{len(self.training)} for training",
+                hint="resume with the data the run was started with",
+            )
         self._order = self._shuffled(self.position.epoch)
 
     def _shuffled(self, epoch: int) -> NDArray[np.int64]:

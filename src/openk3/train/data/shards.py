@@ -19,6 +19,7 @@ from openk3.errors import TrainingError
 
 _MANIFEST = "shard.json"
 _UINT16_IDS = 1 << 16
+_ANEW = "the shard is damaged; delete the folder to make it anew"
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,21 @@ class TokenShard:
                 f"{folder}: not a token shard ({_MANIFEST} is missing)",
                 hint='for plain text use format = "text" or "jsonl"',
             ) from None
-        except (OSError, json.JSONDecodeError) as error:
-            raise TrainingError(f"{folder / _MANIFEST}: cannot be read: {error}", hint="make the shard anew") from None
-        self.vocab_size, self.source = int(manifest["vocab_size"]), str(manifest["source"])
-        self._ends = np.load(folder / "ends.npy", mmap_mode="r")
-        self._ids = np.memmap(folder / "ids.bin", dtype=_dtype(self.vocab_size), mode="r")
-        self._trained = np.memmap(folder / "trained.bin", dtype=np.bool_, mode="r")
+        except (OSError, ValueError, RecursionError) as error:
+            raise TrainingError(f"{folder / _MANIFEST}: cannot be read: {error}", hint=_ANEW) from None
+        try:
+            self.vocab_size, self.source = int(manifest["vocab_size"]), str(manifest["source"])
+            self._ends = np.load(folder / "ends.npy", mmap_mode="r")
+            self._ids = np.memmap(folder / "ids.bin", dtype=_dtype(self.vocab_size), mode="r")
+            self._trained = np.memmap(folder / "trained.bin", dtype=np.bool_, mode="r")
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, EOFError) as error:
+            raise TrainingError(f"{folder}: not a whole token shard: {error!r:.200}", hint=_ANEW) from None
+        if not _rises(self._ends):
+            raise TrainingError(f"{folder}: ends.npy does not hold the rising ends of documents", hint=_ANEW)
         if len(self._ids) != self._ends[-1] or len(self._trained) != self._ends[-1]:
             raise TrainingError(
                 f"{folder}: {len(self._ids)} ids and {len(self._trained)} loss marks, expected {self._ends[-1]}",
-                hint="the shard is damaged; delete the folder to make it anew",
+                hint=_ANEW,
             )
 
     def __len__(self) -> int:
@@ -69,13 +75,18 @@ class TokenShard:
 
     def __getitem__(self, index: int) -> Document:
         start, end = int(self._ends[index - 1]) if index else 0, int(self._ends[index])
-        return Document(self._ids[start:end], self._trained[start:end])
+        ids = self._ids[start:end]
+        if (largest := int(ids.max())) >= self.vocab_size:  # judged here, as a shard is read bit by bit
+            raise TrainingError(f"{self.source}: document {index} holds id {largest}, of {self.vocab_size}", hint=_ANEW)
+        return Document(ids, self._trained[start:end])
 
 
 def is_shard(folder: Path, source: str) -> bool:
     """Whether ``folder`` holds a whole shard that was made from ``source`` (any text that identifies the input)."""
-    manifest = folder / _MANIFEST
-    return manifest.is_file() and json.loads(manifest.read_text(encoding="utf-8")).get("source") == source
+    try:
+        return (folder / _MANIFEST).is_file() and TokenShard(folder).source == source
+    except TrainingError:
+        return False  # a damaged one counts as not written
 
 
 def write_shard(folder: Path, documents: Iterable[Document], *, vocab_size: int, source: str) -> TokenShard:
@@ -113,6 +124,10 @@ def _write_arrays(folder: Path, documents: Iterable[Document], vocab_size: int) 
             end += len(document)
             ends.append(end)
     return ends
+
+
+def _rises(ends: NDArray[np.generic]) -> bool:
+    return ends.ndim == 1 and ends.dtype == np.int64 and len(ends) > 0 and bool((np.diff(ends, prepend=0) > 0).all())
 
 
 def _dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:

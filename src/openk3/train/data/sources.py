@@ -10,13 +10,13 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from openk3.chat.render import render_dialogue
 from openk3.errors import OpenK3Error, TrainingError
-from openk3.protocol.messages import Message, ToolCall
+from openk3.protocol.messages import Message, Role, ToolCall
 from openk3.tokenizer.bpe import Tokenizer
 from openk3.train.config import SourceConfig
 from openk3.train.data.shards import Document, TokenShard, is_shard, write_shard
@@ -65,7 +65,11 @@ def _origin(source: SourceConfig, tokenizer: Tokenizer) -> str:
 
 
 def _text_documents(file: Path, tokenizer: Tokenizer) -> Iterator[Document]:
-    yield text_document(file.read_text(encoding="utf-8"), tokenizer)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise TrainingError(f"{file}: not UTF-8 text: {error}") from None
+    yield text_document(text, tokenizer)
 
 
 def text_document(text: str, tokenizer: Tokenizer) -> Document:
@@ -76,14 +80,23 @@ def text_document(text: str, tokenizer: Tokenizer) -> Document:
 
 def _lines(file: Path, tokenizer: Tokenizer) -> Iterator[Document]:
     """Yield a document per line: ``{"text": …}``, or ``{"messages": […], "tools": […], "effort": …}``."""
-    with file.open(encoding="utf-8") as lines:
+    with file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
+            if line.isspace():
+                continue
             try:
-                yield _document(json.loads(line), tokenizer)
-            except json.JSONDecodeError as error:
+                yield _document(_object(line), tokenizer)
+            except (ValueError, RecursionError) as error:
                 raise TrainingError(f"{file}:{number}: not JSON: {error}") from None
             except OpenK3Error as error:
                 raise TrainingError(f"{file}:{number}: {error.message}", hint=error.hint) from None
+
+
+def _object(line: bytes) -> Mapping[str, Any]:
+    raw = json.loads(line.decode("utf-8"))
+    if not isinstance(raw, dict):
+        raise TrainingError(f"is {raw!r:.60}, expected an object with text or messages")
+    return raw
 
 
 def _document(raw: Mapping[str, Any], tokenizer: Tokenizer) -> Document:
@@ -96,22 +109,36 @@ def _document(raw: Mapping[str, Any], tokenizer: Tokenizer) -> Document:
 
 def dialogue_document(raw: Mapping[str, Any], tokenizer: Tokenizer) -> Document:
     """Render a dialogue; ``effort`` null means without thinking channel."""
-    effort = raw.get("effort")
+    effort, tools = raw.get("effort"), raw.get("tools") or ()
+    if not isinstance(tools, (list, tuple)):
+        raise TrainingError(f"tools is {tools!r:.60}, expected a list of declarations")
     messages = [message_from_dict(message) for message in raw["messages"]]
     ids, trained = render_dialogue(
-        messages, tokenizer=tokenizer, tools=raw.get("tools", ()), thinking=effort is not None, effort=effort
+        messages, tokenizer=tokenizer, tools=tools, thinking=effort is not None, effort=effort
     )
     return Document(np.array(ids), np.array(trained, dtype=np.bool_))
 
 
 def message_from_dict(raw: Mapping[str, Any]) -> Message:
-    """Read a message in the widespread form (``role``, ``content``, ``reasoning``, ``tool_calls`` …)."""
-    calls = tuple(
-        ToolCall(id=call["id"], name=call["function"]["name"], arguments=call["function"]["arguments"])
-        for call in raw.get("tool_calls", ())
-    )
+    """Read a message in the widespread form (``role``, ``content``, ``reasoning``, ``tool_calls`` …).
+
+    Raises:
+        TrainingError: it has another form; what its fields hold is judged when it is rendered.
+    """
+    if not isinstance(raw, Mapping):
+        raise TrainingError(f"a message is {raw!r:.60}, expected an object with role and content")
+    try:
+        calls = tuple(
+            ToolCall(id=call["id"], name=call["function"]["name"], arguments=call["function"]["arguments"])
+            for call in raw.get("tool_calls") or ()
+        )
+    except (KeyError, TypeError):
+        raise TrainingError(
+            f"tool_calls is {raw['tool_calls']!r:.120}, expected a list of objects with id, function.name and "
+            "function.arguments"
+        ) from None
     return Message(
-        role=raw["role"],
+        role=cast(Role, raw.get("role")),  # judged when rendered, as all else
         content=raw.get("content"),
         reasoning=raw.get("reasoning"),
         tool_calls=calls,
