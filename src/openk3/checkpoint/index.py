@@ -197,7 +197,7 @@ def _entry(path: Path, name: str, entry: Any) -> StoredTensor:
     if not isinstance(dtype, str) or dtype not in STORED_ITEM_SIZE:
         raise TensorError(f"{path}: {name}: its dtype is {dtype!r:.40}, expected one of {', '.join(STORED_ITEM_SIZE)}")
     if not _are_counts(shape) or len(shape) > _MAX_RANK:
-        raise TensorError(f"{path}: {name}: its shape is {shape!r:.80}, expected a list of at most {_MAX_RANK} sizes")
+        raise TensorError(f"{path}: {name}: its shape is {shape!r:.80}, expected at most {_MAX_RANK} sizes below 2^63")
     if not _are_counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise TensorError(f"{path}: {name}: its data_offsets are {offsets!r:.80}, expected [begin, end]")
     return StoredTensor(name, dtype, tuple(shape), offsets[0], offsets[1])

@@ -87,10 +87,14 @@ class Accounting:
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, with the derived totals included."""
         totals = {"parameters": self.total.parameters, "bytes": self.total.bytes}
-        return totals | asdict(self) | {
-            "state_bytes_per_sequence": self.state_bytes_per_sequence,
-            "flops": asdict(self.flops) | {"per_token": self.flops.per_token},
-        }
+        return (
+            totals
+            | asdict(self)
+            | {
+                "state_bytes_per_sequence": self.state_bytes_per_sequence,
+                "flops": asdict(self.flops) | {"per_token": self.flops.per_token},
+            }
+        )
 
 
 def account(config: K3Config, *, vision: bool = True) -> Accounting:
