@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-# Anything pip takes, e.g. TORCH="torch==2.13.0" or a wheel file. Installed before the rest, so that nothing else picks one.
+# Anything pip takes, installed before the rest, so that nothing else picks one. Nothing here needs a GPU, but on Linux pip's
+# default wheel brings libraries for one (gigabytes): name a CPU wheel or index to avoid them, e.g. TORCH="torch-….whl".
 TORCH  ?= torch==2.13.0
 # Arguments for the command behind a target, e.g. make chat ARGS="--effort low".
 ARGS   ?=

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from openk3.errors import ConfigError
 from openk3.model.model import K3ForCausalLM, ModelOptions
 from openk3.model.moe import LatentMoE
 from openk3.model.presets import preset
-from openk3.model.state import LatentCache, SequenceState
+from openk3.model.state import SequenceState
 from tests.tolerances import FLOAT32
 
 SPECIAL_LENGTHS = (1, 2, 3, 4, 15, 16, 17, 63, 64, 65, 129)
@@ -152,14 +153,6 @@ def test_state_never_reads_recycled_memory() -> None:
     assert close(model(ids[10:], [60], [state]), model(ids, [70])[10:])
 
 
-def test_truncated_cache_equals_a_shorter_one() -> None:
-    cache = LatentCache(3, torch.float32, torch.device("cpu"))
-    rows = torch.arange(30.0).view(10, 3)
-    cache.append(rows)
-    cache.truncate(4)
-    assert torch.equal(cache.append(rows[7:]), torch.cat([rows[:4], rows[7:]]))
-
-
 def test_two_models_in_two_threads_do_not_disturb_each_other() -> None:
     models, ids = [build(seed=1), build("tail9", seed=2, kda="recurrent")], prompt(33)
     expected = [model(ids, [33]) for model in models]
@@ -227,6 +220,28 @@ def test_bfloat16_is_near_float32_over_many_steps() -> None:
 def test_bad_input_is_refused(ids: list[int], lengths: list[int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build()(torch.tensor(ids, dtype=torch.int64), lengths)
+
+
+def test_ids_that_are_not_whole_numbers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="input_ids is torch.float32"):
+        build()(torch.zeros(3), [3])
+
+
+@pytest.mark.parametrize(
+    "experts", [torch.zeros(3, 2), torch.zeros(3, 1, dtype=torch.int64), torch.full((3, 2), 8), torch.full((3, 2), -1)]
+)
+def test_imposed_experts_that_do_not_fit_are_refused(experts: torch.Tensor) -> None:
+    model = build()
+    state = model.new_state()
+    with pytest.raises(ConfigError, match="imposed experts of layer 1"):
+        model(prompt(3), [3], [state], imposed_experts={1: experts})
+    assert state.num_tokens == 0 and not state.kda[0].recurrent.any()
+
+
+def test_mtp_layers_have_experts_whatever_the_frequency() -> None:
+    config = replace(preset("mtp5"), moe_layer_freq=3)
+    assert [config.is_moe(layer) for layer in range(5)] == [False, False, False, True, True]
+    assert isinstance(K3ForCausalLM(config).model.layers[4].block_sparse_moe, LatentMoE)
 
 
 def test_wrong_states_are_refused() -> None:

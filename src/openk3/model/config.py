@@ -136,8 +136,8 @@ class K3Config:
         return range(self.num_hidden_layers, self.num_hidden_layers + self.num_nextn_predict_layers)
 
     def is_moe(self, layer: int) -> bool:
-        """Whether zero-based ``layer`` has experts (else the dense MLP)."""
-        return layer >= self.first_k_dense_replace and layer % self.moe_layer_freq == 0
+        """Whether zero-based ``layer`` has experts (else the dense MLP); MTP layers always have."""
+        return layer in self.mtp_layers or (layer >= self.first_k_dense_replace and layer % self.moe_layer_freq == 0)
 
     def starts_block(self, layer: int) -> bool:
         """Whether zero-based ``layer`` opens an attention-residual block (counted in whole layers)."""

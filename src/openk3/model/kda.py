@@ -65,13 +65,9 @@ class KimiDeltaAttention(KeepsFloat32):
         batch.state.write_kda(self.layer, KDAState(recurrent, conv))
         gate = self.g_proj(x).unflatten(-1, (self.num_heads, -1))
         y = gated_rms_norm(o.to(x.dtype), gate, self.o_norm.weight, self.eps)  # [N, H, K]
-        self._observe(batch, kda_q=q, kda_k=k, kda_v=v, kda_logdec=log_decay, kda_beta=beta, kda_o=o)
+        batch.observe_layer(self.layer, kda_q=q, kda_k=k, kda_v=v, kda_logdec=log_decay, kda_beta=beta, kda_o=o)
         return self.partial_sum(self.o_proj(y.flatten(-2)))
 
     def _taps(self) -> Tensor:
         """Return the three convolutions' taps as one [3P, taps] float32 matrix."""
         return torch.cat([conv.weight for conv in (self.q_conv1d, self.k_conv1d, self.v_conv1d)]).squeeze(1)
-
-    def _observe(self, batch: ForwardBatch, **values: Tensor) -> None:
-        for name, value in values.items():
-            batch.observe(f"layer{self.layer}.{name}", value)

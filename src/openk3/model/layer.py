@@ -44,20 +44,15 @@ class Sublayers(nn.Module):
         """Normalise [N, d] and run the attention sublayer."""
         normed = self.input_layernorm(x)
         y: Tensor = self.self_attn(normed, batch)
-        self.observe(batch, attn_mix=x, attn_in=normed, attn_out=y)
+        batch.observe_layer(self.layer, attn_mix=x, attn_in=normed, attn_out=y)
         return y
 
     def feed_forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
         """Normalise [N, d] and run the feed-forward sublayer."""
         normed = self.post_attention_layernorm(x)
         y: Tensor = self.block_sparse_moe(normed, batch) if hasattr(self, "block_sparse_moe") else self.mlp(normed)
-        self.observe(batch, mlp_mix=x, mlp_in=normed, ffn_out=y)
+        batch.observe_layer(self.layer, mlp_mix=x, mlp_in=normed, ffn_out=y)
         return y
-
-    def observe(self, batch: ForwardBatch, **values: Tensor) -> None:
-        """Show values [N, ...] under this layer's name."""
-        for name, value in values.items():
-            batch.observe(f"layer{self.layer}.{name}", value)
 
 
 class DecoderLayer(Sublayers):
@@ -88,4 +83,4 @@ class DecoderLayer(Sublayers):
         stream.add(self.attend(a, batch))
         stream.add(self.feed_forward(stream.mix(mlp_query), batch))
         assert stream.partial is not None
-        self.observe(batch, prefix_sum=stream.partial)
+        batch.observe_layer(self.layer, prefix_sum=stream.partial)

@@ -41,7 +41,7 @@ class GatedMLA(nn.Module):
         latent, shared_key = self.kv_a_proj_with_mqa(x).tensor_split([self.rank], dim=-1)
         entries = torch.cat([self.kv_a_layernorm(latent), shared_key], dim=-1)  # [N, R + p]
         caches = batch.state.extend_latents(self.layer, entries, batch.packed)
-        batch.observe(f"layer{self.layer}.mla_cache", entries)
+        batch.observe_layer(self.layer, mla_cache=entries)
         o = torch.cat([self._attend(*pair) for pair in zip(q.split(batch.packed.lengths), caches, strict=True)])
         gated = o.flatten(-2) * torch.sigmoid(self.g_proj(x))  # [N, H * v]
         return self.partial_sum(self.o_proj(gated))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from openk3.errors import ConfigError
 from openk3.model.attn_res import ResidualStream, TwoPhaseStream
-from openk3.model.batch import ForwardBatch, Observer, ignore
+from openk3.model.batch import ForwardBatch, Observer, check_ids, check_imposed, ignore
 from openk3.model.config import K3Config
 from openk3.model.layer import DecoderLayer
 from openk3.model.mtp import MTPLayer
@@ -80,8 +80,9 @@ class K3Model(nn.Module):
 
 
 class K3ForCausalLM(nn.Module):
-    """The text model with its head; parameters are created unfilled, in ``dtype`` or float32 as the checkpoint has
-    them.
+    """The text model with its head.
+
+    Parameters are created unfilled, in ``dtype``, or in float32 where the checkpoint has them so.
     """
 
     def __init__(
@@ -120,14 +121,12 @@ class K3ForCausalLM(nn.Module):
         """Return logits [N, vocab] float32 of a packed batch, or [B, vocab] of each sequence's last token.
 
         ``input_ids`` [N] int64, the sequences one after another, ``lengths`` tokens each; ``states`` are continued
-        and advanced in place (None: fresh sequences, nothing kept). Raises `ConfigError` on lengths or ids that do
-        not fit.
+        and advanced in place (None: fresh sequences, nothing kept); a pass that is interrupted leaves them unusable.
+        Raises `ConfigError` on lengths, ids or states that do not fit, before anything is computed.
         """
-        batch = self._batch(input_ids, lengths, states, observe, imposed_experts)
-        mix = self.model(input_ids, batch)
+        mix = self.mixed(input_ids, lengths, states, observe=observe, imposed_experts=imposed_experts)
         if last_only:
-            mix = mix.index_select(0, batch.packed.last_tokens)
-        _advance(states, lengths)
+            mix = mix.index_select(0, PackedSequences(lengths, mix.device).last_tokens)
         return self.logits(self._normed(mix, observe))
 
     def hidden(
@@ -138,9 +137,8 @@ class K3ForCausalLM(nn.Module):
         *,
         observe: Observer = ignore,
     ) -> Tensor:
-        """Return the normed final hidden state [N, d], to which `logits` applies; arguments as `forward`."""
-        mix = self.mixed(input_ids, lengths, states, observe=observe)
-        return self._normed(mix, observe)
+        """Return the normed final hidden states [N, d], to which `logits` applies; arguments as `mixed`."""
+        return self._normed(self.mixed(input_ids, lengths, states, observe=observe), observe)
 
     def mixed(
         self,
@@ -149,9 +147,10 @@ class K3ForCausalLM(nn.Module):
         states: Sequence[SequenceState] | None = None,
         *,
         observe: Observer = ignore,
+        imposed_experts: Mapping[int, Tensor] | None = None,
     ) -> Tensor:
-        """Return the final mix [N, d] before the norm, which `draft` continues from; arguments as `forward`."""
-        mix: Tensor = self.model(input_ids, self._batch(input_ids, lengths, states, observe, None))
+        """Return the final mix [N, d] before the norm, which `draft` continues from; arguments as in `forward`."""
+        mix: Tensor = self.model(input_ids, self._batch(input_ids, lengths, states, observe, imposed_experts))
         _advance(states, lengths)
         return mix
 
@@ -173,8 +172,8 @@ class K3ForCausalLM(nn.Module):
         """Predict one token further than the backbone with MTP layer ``step`` modulo their number.
 
         ``hidden`` [N, d] is `mixed` of token t (or the first result of the step before), ``next_ids`` [N] are tokens
-        t + 1. Returns the new hidden [N, d] and logits [N, vocab] of token t + 2. Raises `ConfigError` if the model
-        has no MTP layer.
+        t + 1. ``states`` grow by the draft layer's latents, and their number of tokens stays. Returns the new hidden
+        [N, d] and logits [N, vocab] of token t + 2. Raises `ConfigError` if the model has no MTP layer.
         """
         drafts = self.config.mtp_layers
         if not drafts:
@@ -202,13 +201,8 @@ class K3ForCausalLM(nn.Module):
         imposed_experts: Mapping[int, Tensor] | None,
     ) -> ForwardBatch:
         packed = PackedSequences(lengths, input_ids.device)
-        if input_ids.ndim != 1 or input_ids.numel() != packed.num_tokens:
-            shape = list(input_ids.shape)
-            raise ConfigError(f"input_ids has shape {shape}, expected [{packed.num_tokens}] (the sum of the lengths)")
-        low, high = int(input_ids.min()), int(input_ids.max())
-        if low < 0 or high >= self.config.vocab_size:
-            fault = low if low < 0 else high
-            raise ConfigError(f"token id {fault} is not below vocab_size ({self.config.vocab_size})")
+        check_ids(input_ids, packed.num_tokens, self.config.vocab_size)
+        check_imposed(imposed_experts or {}, packed.num_tokens, self.config.moe)
         state = Stateless(len(packed)) if states is None else SequenceStates(states, packed)
         return ForwardBatch(packed, state, observe, imposed_experts or {})
 

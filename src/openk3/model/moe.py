@@ -91,7 +91,8 @@ class LatentMoE(nn.Module):
         total = self.partial_sum(self._routed_sum(latent, routing)).to(x.dtype)
         routed = self.routed_expert_up_proj(self.routed_expert_norm(total))
         shared = torch.zeros_like(routed) if self.shared_experts is None else self.shared_experts(x)
-        self._observe(batch, routing, moe_latent_in=latent, moe_latent_sum=total, moe_shared_out=shared)
+        batch.observe_layer(self.layer, **{f"router_{name}": value for name, value in routing._asdict().items()})
+        batch.observe_layer(self.layer, moe_latent_in=latent, moe_latent_sum=total, moe_shared_out=shared)
         return routed + shared
 
     def _routed_sum(self, latent: Tensor, routing: Routing) -> Tensor:
@@ -113,8 +114,3 @@ class LatentMoE(nn.Module):
         if self.activations == "native":
             return x
         return straight_through(x, fake_quantize(x, "ceil" if self.activations == "mxfp8-ceil" else "floor"))
-
-    def _observe(self, batch: ForwardBatch, routing: Routing, **values: Tensor) -> None:
-        named = {f"router_{name}": value for name, value in routing._asdict().items()}
-        for name, value in (named | values).items():
-            batch.observe(f"layer{self.layer}.{name}", value)

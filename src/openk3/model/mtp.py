@@ -39,10 +39,9 @@ class MTPLayer(Sublayers):
         self.shared_head = SharedHead(config, dtype)
 
     def forward(self, hidden: Tensor, embedding: Tensor, batch: ForwardBatch) -> Tensor:
-        """Map hidden [N, d] of token t and the embedding [N, d] of token t + 1 to the hidden [N, d] that predicts t +
-        2.
+        """Map token t's hidden state and token t + 1's embedding to the state that predicts t + 2, all [N, d].
 
-        Both hiddens are taken before their norm, so that drafts can be chained.
+        Both states are taken before their norm, so that drafts can be chained.
         """
         z = self.eh_proj(torch.cat([self.enorm(self._without_first(embedding, batch)), self.hnorm(hidden)], dim=-1))
         z = z + self.attend(z, batch)

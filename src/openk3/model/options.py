@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from openk3.errors import ConfigError
+from openk3.ops.kda.dispatch import KDAForm
 
-KDAForm = Literal["auto", "recurrent", "chunk"]
 MLAForm = Literal["auto", "expanded", "absorbed"]
 AttnResForm = Literal["plain", "two_phase"]
 ExpertActivations = Literal["native", "mxfp8-ceil", "mxfp8-floor"]

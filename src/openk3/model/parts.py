@@ -42,9 +42,7 @@ class RMSNorm(nn.Module):
 
 
 class KeepsFloat32(nn.Module):
-    """A module whose parameters or buffers named in ``float32_names`` are never narrowed by ``.to(dtype)`` and its
-    kin.
-    """
+    """A module some of whose tensors (``float32_names``) are never narrowed, not even by ``.to(dtype)``."""
 
     float32_names: ClassVar[tuple[str, ...]] = ()
 

@@ -88,10 +88,6 @@ class LatentCache:
         self.num_tokens = total
         return self.entries
 
-    def truncate(self, num_tokens: int) -> None:
-        """Forget all but the first ``num_tokens`` rows."""
-        self.num_tokens = min(self.num_tokens, num_tokens)
-
     def clone(self) -> LatentCache:
         """Return an independent copy."""
         copy = LatentCache(self._buffer.shape[1], self._buffer.dtype, self._buffer.device)

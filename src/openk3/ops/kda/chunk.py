@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openk3.ops.kda.reference import in_sequence_order, initial_state
+from openk3.ops.kda.reference import first_state, in_sequence_order
 from openk3.ops.packed import PackedSequences
 from openk3.ops.precision import wide_dtype
 
@@ -40,11 +40,7 @@ def kda_chunk(
     to_end = (k * _sum_of_later(log_decay).exp()).transpose(-1, -2)
     end_decay = G[..., -1:, :].exp().transpose(-1, -2)
 
-    state = (
-        initial_state(k.transpose(1, 2), v.transpose(1, 2), len(packed))
-        if state is None
-        else state.to(dtype).index_select(0, plan.order)
-    )
+    state = first_state(state, plan, q.shape[1], (k.shape[-1], v.shape[-1]), v)
     values, carried, finished, at = [], [], [], 0
     for running in plan.running:
         finished.append(state[running:])
@@ -70,9 +66,7 @@ def _pair_products(q: Tensor, k: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sum_of_later(log_decay: Tensor) -> Tensor:
-    """Return for each row the sum of the rows after it, without subtracting prefix sums (whose gradients would
-    cancel).
-    """
+    """Return for each row the sum of the rows after it; as a difference of prefix sums its gradient would cancel."""
     later = log_decay[..., 1:, :].flip(-2).cumsum(-2).flip(-2)
     return torch.nn.functional.pad(later, (0, 0, 0, 1))
 

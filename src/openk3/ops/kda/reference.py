@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openk3.ops.packed import PackedSequences
+from openk3.ops.packed import ChunkPlan, PackedSequences
 from openk3.ops.precision import wide_dtype
 
 
@@ -32,7 +32,7 @@ def kda_recurrent(
     dtype = wide_dtype(q.dtype)
     scale = q.shape[-1] ** -0.5
     q, k, v, log_decay, beta = (plan.split(x.to(dtype)).squeeze(1) for x in (q, k, v, log_decay, beta))
-    state = initial_state(k, v, len(packed)) if state is None else state.to(dtype).index_select(0, plan.order)
+    state = first_state(state, plan, k.shape[1], (k.shape[-1], v.shape[-1]), v)
     outputs, finished, at = [], [], 0
     for running in plan.running:
         finished.append(state[running:])
@@ -50,9 +50,11 @@ def _read(state: Tensor, key: Tensor) -> Tensor:
     return (state * key[..., None]).sum(-2)
 
 
-def initial_state(k: Tensor, v: Tensor, num_sequences: int) -> Tensor:
-    """Return zero states [B, H, K, V] for keys [..., H, K] and values [..., H, V]."""
-    return k.new_zeros(num_sequences, k.shape[-2], k.shape[-1], v.shape[-1])
+def first_state(state: Tensor | None, plan: ChunkPlan, heads: int, shape: tuple[int, int], like: Tensor) -> Tensor:
+    """Return the states [B, H, K, V] to begin with, longest sequence first: zeros, or ``state`` reordered."""
+    if state is None:
+        return like.new_zeros(len(plan.order), heads, *shape)
+    return state.to(like.dtype).index_select(0, plan.order)
 
 
 def in_sequence_order(finished: list[Tensor], order: Tensor) -> Tensor:

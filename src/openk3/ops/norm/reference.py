@@ -12,9 +12,7 @@ from openk3.ops.precision import widen
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Normalise the last axis of ``x`` [..., d] by its root mean square; round to x's dtype, then scale by
-    ``weight``.
-    """
+    """Divide ``x`` [..., d] by its root mean square, round to x's dtype, then multiply by ``weight`` [d]."""
     wide = widen(x)
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return weight * normed.to(x.dtype)
