@@ -219,3 +219,18 @@ def test_thousands_of_steps_stay_finite_and_near_float64() -> None:
     truth, true_state = kda_chunk(*(x.double() for x in tensors), PackedSequences([length]))
     assert relative_gap(o.double(), truth) < 1e-4
     assert relative_gap(state.double(), true_state) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DECAYS)
+def test_a_long_sequence_stays_near_float64(name: str) -> None:
+    """65,536 tokens through the chunk form, and the same in pieces of odd sizes."""
+    length = 65_536
+    tensors = inputs(length, DECAYS[name])
+    truth, true_state = kda_chunk(*(x.double() for x in tensors), PackedSequences([length]))
+    state, parts = None, []
+    for piece in zip(*(x.split(1013) for x in tensors), strict=True):
+        o, state = kda_chunk(*piece, PackedSequences([len(piece[0])]), state)
+        parts.append(o)
+    assert relative_gap(torch.cat(parts).double(), truth) < 1e-4
+    assert state is not None and relative_gap(state.double(), true_state) < 1e-4

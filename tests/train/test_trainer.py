@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from openk3.checkpoint.loader import load_model
-from openk3.errors import NumericsError, TrainingError
+from openk3.errors import ConfigError, NumericsError, TrainingError
 from openk3.model.config import K3Config
 from openk3.model.model import K3ForCausalLM
 from openk3.train import pretrain
 from openk3.train.checkpoints import checkpoints
-from openk3.train.config import TrainConfig
+from openk3.train.config import ModelSource, TrainConfig
 from openk3.train.data.mixture import WeightedShard
 from openk3.train.init import init_for_training
 from openk3.train.quantization import quantize_experts
@@ -143,3 +143,8 @@ def test_missing_plots_are_said_before_the_run(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(pretrain, "find_spec", lambda name: None)
     with pytest.raises(TrainingError, match="matplotlib is not installed"):
         pretrain.pretrain(settings(), resume=False, report=lambda line: None)
+
+
+def test_a_model_with_mtp_layers_is_refused() -> None:
+    with pytest.raises(ConfigError, match="MTP layers are not trained yet"):
+        pretrain.make_model(ModelSource(preset="mtp5"), seed=0)

@@ -10,6 +10,7 @@ import torch
 
 from openk3.checkpoint.loader import load_model
 from openk3.errors import ConfigError, TrainingError
+from openk3.model.config import K3Config
 from openk3.model.model import K3ForCausalLM
 from openk3.model.presets import preset
 from openk3.model.published import load_config
@@ -54,6 +55,7 @@ def _vocabulary_files(source: Path) -> dict[str, Path]:
 def make_model(source: ModelSource, seed: int) -> K3ForCausalLM:
     """Build the model to train, in float32: fresh from ``seed``, or with a checkpoint's weights."""
     if source.weights is not None:
+        _require_no_mtp(load_config(source.weights))
         return load_model(source.weights, dtype=torch.float32, experts="plain")
     if source.preset is not None:
         config = preset(source.preset)
@@ -61,9 +63,19 @@ def make_model(source: ModelSource, seed: int) -> K3ForCausalLM:
         config = load_config(source.config)
     else:
         raise ConfigError("model needs one of preset, config and weights")
+    _require_no_mtp(config)
     model = K3ForCausalLM(config, dtype=torch.float32, experts="plain")
     init_for_training(model, seed)
     return model
+
+
+def _require_no_mtp(config: K3Config) -> None:
+    """Refuse to leave layers at their random start without a word."""
+    if config.num_nextn_predict_layers:
+        raise ConfigError(
+            f"num_nextn_predict_layers is {config.num_nextn_predict_layers}, but MTP layers are not trained yet",
+            hint="train with 0",
+        )
 
 
 def open_sources(config: TrainConfig, report: Callable[[str], None]) -> list[WeightedShard]:
