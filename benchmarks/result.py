@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from openk3 import __version__
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -38,7 +40,7 @@ def write_result(name: str, what: str, figures: dict[str, Any]) -> None:
         "command": f"python -m benchmarks.{name}",
         "commit": commit(),
         "machine": machine(),
-        "versions": {"python": platform.python_version(), "torch": version("torch"), "openk3": version("openk3")},
+        "versions": {"python": platform.python_version(), "torch": version("torch"), "openk3": __version__},
     }
     RESULTS.mkdir(exist_ok=True)
     text = json.dumps(result, indent=2) + "\n"
