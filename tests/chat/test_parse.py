@@ -200,10 +200,29 @@ class TestCalls:
         values = [opening("argument", key=key) + value + closing("argument") for key, value in (("a", "1"), ("b", "x"))]
         assert parse(tools(call("f", *values))).tool_calls[0].arguments == '{"a":1,"b":"x"}'
 
-    @pytest.mark.parametrize("text", ['{"a": 1}', "{bad", "[1]", ' {"a": 1}\n'], ids=repr)
+    @pytest.mark.parametrize("text", ['{"a": 1}', "{}", ' {"a": 1}\n'], ids=repr)
     def test_json_payload_is_passed_on_as_it_is(self, parse: Parse, text: str) -> None:
         payload = opening("json", type="object") + text + closing("json")
         assert parse(tools(call("f", payload))).tool_calls[0].arguments == text
+
+    @pytest.mark.parametrize(
+        "text", ["{bad", "[1]", "17", '"é\\"', '{"a": NaN}', "{'a': 1}", "[" * 100_000], ids=lambda text: text[:10]
+    )
+    @pytest.mark.parametrize("ending", [closing("json") + closing("call"), closing("call"), END, ""], ids=repr)
+    def test_json_payload_that_is_no_object_is_the_input(self, parse: Parse, text: str, ending: str) -> None:
+        unclosed = opening("tools") + opening("call", tool="f") + opening("json") + text
+        assert json.loads(str(parse(unclosed + ending).tool_calls[0].arguments)) == {"input": text}
+
+    def test_json_payload_comes_when_it_closes(self, bytewise: Tokenizer, markup: Encoder) -> None:
+        parser = StreamParser(bytewise, channel="response", tools_declared=True)
+        parser.push(markup(opening("tools") + opening("call", tool="f") + opening("json")))
+        assert parser.push(markup('{"a": 1}')) == []
+        assert parser.push(markup(closing("json"))) == [ToolArgumentsDelta(0, '{"a": 1}')]
+
+    def test_json_payload_cut_at_a_limit_comes_as_it_is(self, bytewise: Tokenizer, markup: Encoder) -> None:
+        parser = StreamParser(bytewise, channel="response", tools_declared=True)
+        parser.push(markup(opening("tools") + opening("call", tool="f") + opening("json") + '{"a": '))
+        assert parser.finish("length") == [ToolArgumentsDelta(0, '{"a": ')]
 
     @pytest.mark.parametrize("text", ["", " \n"], ids=repr)
     def test_empty_json_payload_is_no_arguments(self, parse: Parse, text: str) -> None:

@@ -195,6 +195,15 @@ class TestToolResults:
         results = [self.result("1", tool="t", name="n"), self.result("2", name="n")]
         assert self.results(text_of, *results) == [f'tool="t" index="1"{SEP}1', f'tool="n" index="2"{SEP}2']
 
+    @pytest.mark.parametrize("no_id", [None, ""])
+    def test_without_ids_are_named_by_their_fields_or_position(self, text_of: Renderer, no_id: Any) -> None:
+        calls = (ToolCall(no_id, "f", None), ToolCall(no_id, "g", None))
+        results = [self.result("A", tool_call_id=no_id), self.result("B", tool_call_id=no_id)]
+        text = text_of(Message(role="assistant", tool_calls=calls), *results)
+        assert f'tool="f" index="1"{SEP}A' in text and f'tool="g" index="2"{SEP}B' in text
+        named = self.result("C", tool_call_id=no_id, tool="t")
+        assert f'tool="t" index="1"{SEP}C' in text_of(Message(role="assistant", tool_calls=calls), named)
+
     def test_count_on_after_other_messages(self, text_of: Renderer) -> None:
         results = self.results(
             text_of, self.result("A", tool_call_id="a"), user("x"), self.result("B", tool_call_id="b")

@@ -93,11 +93,11 @@ def test_row_4_markers_with_spaces_inserted(parse: Parse) -> None:
 
 
 def test_row_5_arguments_stream(bytewise: Tokenizer, markup: Encoder) -> None:
-    """vllm-project/vllm#50604: each character of a string, and of a JSON payload, is out when it is in."""
-    for tag in ('argument key="a" type="string"', "json"):
-        parser = StreamParser(bytewise, channel="response", tools_declared=True)
-        parser.push(markup(f'<|open|>tools<|sep|><|open|>call tool="f"<|sep|><|open|>{tag}<|sep|>'))
-        assert [parser.push(markup(piece)) for piece in "{ab"] == [[ToolArgumentsDelta(0, piece)] for piece in "{ab"]
+    """vllm-project/vllm#50604: each character of a string is out when it is in."""
+    parser = StreamParser(bytewise, channel="response", tools_declared=True)
+    tag = '<|open|>argument key="a" type="string"<|sep|>'
+    parser.push(markup(f'<|open|>tools<|sep|><|open|>call tool="f"<|sep|>{tag}'))
+    assert [parser.push(markup(piece)) for piece in "{ab"] == [[ToolArgumentsDelta(0, piece)] for piece in "{ab"]
 
 
 def test_row_6_tools_opened_within_the_response(parse: Parse) -> None:

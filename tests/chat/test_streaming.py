@@ -24,6 +24,7 @@ TAGS = [
     *(f'<|open|>argument key="{key}" type="{type_}"<|sep|>' for key in "ab" for type_ in ("string", "number")),
     '<|open|>call tool="f" index="1"<|sep|>',
     '<|open|>call index="1"<|sep|>',
+    '<|open|>call tool="f"<|sep|><|open|>json<|sep|>',
 ]
 FRAGMENTS = [
     "<|open|>",
@@ -55,17 +56,20 @@ def cut(whole: Any, at: list[int]) -> list[Any]:
 
 
 def check_calls(deltas: list[Delta], reason: str) -> None:
-    """Calls come one after the other; each that is ended holds a JSON text of its own making."""
+    """Calls come one after the other; each that is ended holds a JSON object."""
     open_call: int | None = None
+    arguments = ""
     started = 0
     for delta in deltas:
         if isinstance(delta, ToolCallStart):
             assert (open_call, delta.index) == (None, started)
-            open_call, started = delta.index, started + 1
+            open_call, started, arguments = delta.index, started + 1, ""
         elif isinstance(delta, ToolArgumentsDelta):
             assert delta.index == open_call
+            arguments += delta.text
         elif isinstance(delta, ToolCallEnd):
             assert delta.index == open_call
+            assert isinstance(json.loads(arguments), dict)
             open_call = None
     assert open_call is None or reason == "length"
 
@@ -89,7 +93,7 @@ def test_pieces_make_no_difference(
     check_calls(at_once, reason)
 
 
-@given(text=markup_text.filter(lambda text: "json" not in text), options=options)
+@given(text=markup_text, options=options)
 def test_arguments_of_a_stopped_answer_are_an_object(
     bytewise: Tokenizer, markup: Encoder, text: str, options: dict[str, Any]
 ) -> None:
@@ -97,6 +101,19 @@ def test_arguments_of_a_stopped_answer_are_an_object(
     for call in turn.tool_calls:
         assert isinstance(json.loads(str(call.arguments)), dict)
     assert turn.finish_reason == ("tool_calls" if turn.tool_calls else "stop")
+
+
+@given(payload=st.lists(st.sampled_from(TEXTS)).map("".join), after=markup_text, at=cuts, reason=reasons)
+def test_arguments_that_are_one_payload(
+    bytewise: Tokenizer, markup: Encoder, payload: str, after: str, at: list[int], reason: Any
+) -> None:
+    written = markup(f'<|open|>call tool="f"<|sep|><|open|>json<|sep|>{payload}<|close|>json<|sep|>{after}')
+    parser = StreamParser(bytewise, channel="response", tools_declared=True)
+    deltas = parsed(parser, cut(written, at), reason)
+    check_calls(deltas, reason)
+    if payload.strip():
+        made = str(collect(deltas, reason).tool_calls[0].arguments)
+        assert made == payload or json.loads(made) == {"input": payload}
 
 
 @given(text=markup_text, options=options, reason=reasons)
@@ -147,6 +164,7 @@ OBJECT = f'{CALL}<|open|>argument key="a" type="object"<|sep|>'
         pytest.param(STRING, '"', id="string"),
         pytest.param(OBJECT, "[", id="value without end"),
         pytest.param(f"{CALL}<|open|>json<|sep|>", " ", id="whitespace before JSON"),
+        pytest.param(f"{CALL}<|open|>json<|sep|>", "[", id="JSON without end"),
     ],
 )
 def test_time_grows_with_the_length_only(

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from openk3.checkpoint.golden import compare, compare_exactly, run_golden
+from openk3.checkpoint.golden import compare, compare_exactly, count_comparisons, run_golden
 from openk3.checkpoint.golden_limits import Limit, Limits, find_limits
 from openk3.cli.main import run
 from openk3.errors import CheckpointError
@@ -48,8 +48,22 @@ def test_derived_limits_are_within_the_accepted_ones(shared: Path, name: str) ->
     assert limits.of("logits_f64").largest <= 2e-6
     for quantity in ("kda_o", "kda_state_vk", "kda_beta", "router_weights"):
         assert limits.of(quantity, "17").largest <= small
-    for quantity in ("attn_out", "ffn_out", "mla_cache", "final_norm", "conv_state_q"):
+    for quantity in ("router_margin", "attn_out", "ffn_out", "mla_cache", "final_norm", "conv_state_q"):
         assert limits.of(quantity, "17").largest <= trace
+
+
+def test_derived_limits_have_floors(tmp_path: Path) -> None:
+    noise = {"rec_vs_fp64": 1e-9, "chunk_vs_rec": 1e-9}
+    measured = {
+        "logits_maxabs_and_median_difference": {"17": {"chunk": [1e-9, 1e-9]}},
+        "trace_maxabs": {"17": {"kda_o": noise, "attn_out": noise}},
+    }
+    (tmp_path / "measured.json").write_text(json.dumps(measured))
+    limits = find_limits(tmp_path / "golden.safetensors", None)
+    assert limits.of("logits") == Limit(1e-3, 3e-5)
+    for length in ("17", "3"):
+        assert limits.of("kda_o", length) == Limit(2e-5)
+        assert limits.of("attn_out", length) == limits.of("router_margin", length) == Limit(3e-4)
 
 
 @pytest.fixture
@@ -62,6 +76,10 @@ def mini4(shared: Path, tmp_path: Path) -> Path:
     kept = ("input_ids.len17", "input_ids.len3", "logits.len17", "logits.len3", "trace.len17.", "greedy.0.")
     save_file({name: tensor for name, tensor in record.items() if name.startswith(kept)}, folder / "golden.safetensors")
     return folder
+
+
+def test_the_number_of_comparisons_is_known_beforehand(mini4: Path) -> None:
+    assert count_comparisons(mini4 / "golden.safetensors") == len(checks_of(mini4))
 
 
 def checks_of(folder: Path, limit: float | None = None) -> dict[tuple[str, str], Any]:

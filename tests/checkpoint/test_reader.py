@@ -31,6 +31,15 @@ def test_lends_what_the_library_reads(pristine: Path) -> None:
             assert torch.equal(reader.copy(name), tensor)
 
 
+def test_pages_are_given_back_after_an_error_too(pristine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, released = ShardReader(shard(pristine, 1)), []
+    monkeypatch.setattr(reader, "_release", released.append)
+    name = next(iter(reader.header.tensors))
+    with pytest.raises(ZeroDivisionError), reader.lend(name):
+        raise ZeroDivisionError
+    assert released == [reader.stored(name)]
+
+
 def test_reads_data_that_start_at_an_odd_byte(tmp_path: Path) -> None:
     text = json.dumps(
         {

@@ -208,6 +208,18 @@ def test_json(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not data["ok"] and data["files"] == 4 and len(data["problems"]) == 1
 
 
+def test_a_wrong_place_in_the_index_is_told_by_both_shards_and_nothing_else(checkpoint: Path) -> None:
+    for number in (1, 3):  # before and after the shard that holds it
+        edit_index(checkpoint, lambda index, n=number: index["weight_map"].update({NORM: shard(checkpoint, n).name}))
+        wrong, right = shard(checkpoint, number), shard(checkpoint, 2)
+        assert sorted(verify_headers(checkpoint).problems) == sorted(
+            [
+                f"{right}: {NORM}: the index places it in {wrong.name}",
+                f"{wrong}: {NORM}: the index places it here, but the shard does not hold it",
+            ]
+        )
+
+
 def test_every_fault_is_listed(checkpoint: Path) -> None:
     truncate(checkpoint)
     shard(checkpoint, 3).unlink()

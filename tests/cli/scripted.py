@@ -55,8 +55,8 @@ def spell(tokenizer: Tokenizer, text: str) -> list[int]:
     """Ids of a text in which special tokens are spelled out."""
     special = tokenizer.special
     ids: list[int] = []
-    for piece in re.split(r"(<\|\w+\|>)", text):
-        ids += [special.id_of(piece)] if piece.startswith("<|") else tokenizer.encode(piece)
+    for piece in re.split(r"(<\|\w+\|>|\[EOS\])", text):
+        ids += [special.id_of(piece)] if piece.startswith("<|") or piece == "[EOS]" else tokenizer.encode(piece)
     return ids
 
 

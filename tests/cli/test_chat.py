@@ -50,6 +50,11 @@ def test_commands(piped: Callable[..., Script], capsys: pytest.CaptureFixture[st
     assert "Hi" not in script.prompts[1]
 
 
+def test_an_effort_without_thinking_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["chat", "no such model", "--effort", "low", "--no-thinking"]) == 2
+    assert "--effort says how long to think, but --no-thinking leaves that out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -91,6 +91,7 @@ def test_raw_continues_text(says: Callable[..., Script], capsys: pytest.CaptureF
         (["--prompt", "x", "--raw", "--effort", "low"], "--raw continues plain text"),
         (["--prompt", "x", "--raw", "--no-thinking"], "--raw continues plain text"),
         (["--prompt", "x", "--raw", "--system", "y"], "--raw continues plain text"),
+        (["--prompt", "x", "--effort", "low", "--no-thinking"], "--no-thinking leaves that out"),
         (["--prompt", "x", "--temperature", "-1"], "temperature is -1.0"),
         (["--prompt", "x", "--max-tokens", "0"], "max_tokens is 0"),
         (["--prompt", "x", "--stop", ""], "stop holds an empty string"),

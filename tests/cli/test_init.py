@@ -50,6 +50,14 @@ def test_folders_that_are_not_empty(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def test_nothing_that_describes_the_replaced_model_stays(tmp_path: Path) -> None:
+    described = ("tiktoken.model", "tokenizer_config.json", "generation_config.json")
+    for name in described:
+        (tmp_path / name).write_text("{}")
+    assert run(["init", str(tmp_path), "--preset", "one", "--force"]) == 0
+    assert not any((tmp_path / name).exists() for name in described)
+
+
 def test_a_file_in_the_way_and_an_unknown_preset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "m").write_text("")
     assert run(["init", str(tmp_path / "m"), "--preset", "one"]) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
 import resource
 import subprocess
@@ -12,7 +14,10 @@ import pytest
 from openk3 import __version__
 from openk3.cli import main as command
 from openk3.cli.errors import UsageError
+from openk3.cli.info import info
+from openk3.cli.init import init
 from openk3.errors import CheckpointError
+from openk3.model.presets import PRESETS
 
 OPENK3 = [sys.executable, "-m", "openk3.cli.main"]
 EVERY_HELP = [[], *([verb] for verb in command.VERBS), ["train", "pretrain"]]
@@ -39,6 +44,22 @@ def test_the_list_of_verbs_imports_none_of_them() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert all(f"\n{verb}" in done.stdout.replace("│ ", "\n") for verb in command.VERBS)
     assert not any(f"openk3.cli.{verb}" in done.stdout.split() for verb in command.VERBS)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in command.VERBS if verb != "train"])  # an app, with the same text
+def test_the_list_of_verbs_says_what_their_docstrings_say(verb: str) -> None:
+    function = getattr(importlib.import_module(f"openk3.cli.{verb}"), verb)
+    assert command.VERBS[verb].split("\n")[0] == str(inspect.getdoc(function)).split("\n")[0]
+
+
+def test_the_list_of_verbs_says_what_train_says() -> None:
+    assert importlib.import_module("openk3.cli.train").train.help == command.VERBS["train"]
+
+
+def test_help_names_every_preset() -> None:
+    *others, published = PRESETS
+    assert f"Its sizes: {', '.join(others)}, or {published}," in str(inspect.getdoc(init))
+    assert f"a preset such as {published}," in str(inspect.getdoc(info))
 
 
 def test_help_is_fast() -> None:
@@ -125,6 +146,17 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     try:
         program = [sys.executable, "-c", _WRITES_TO_A_CLOSED_PIPE]
         done = subprocess.run(program, stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["generate", "--help"], ["--version"]], ids=" ".join)
+def test_help_whose_reader_goes_away_is_no_error(arguments: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run([*OPENK3, *arguments], stdout=write, stderr=subprocess.PIPE, timeout=60, check=False)
     finally:
         os.close(write)
     assert (done.returncode, done.stderr) == (141, b"")

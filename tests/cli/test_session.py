@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -126,6 +128,20 @@ def test_plain_text_is_continued_as_it_stands(scripted: Callable[..., Script]) -
     assert reply.turn.finish_reason == "stop"
 
 
+def test_plain_text_ends_with_the_training_text(scripted: Callable[..., Script]) -> None:
+    reply = continue_text(scripted(" upon a time[EOS]Another text").loaded, "Once", GREEDY)
+    assert texts(reply) == ("", " upon a time")
+    assert reply.turn.finish_reason == "stop"
+    assert reply.usage.completion_tokens == len(" upon a time") + 1
+
+
+def test_plain_text_does_not_show_a_stop_token(scripted: Callable[..., Script]) -> None:
+    script = scripted(" upon a time<|sep|>")
+    sep = script.loaded.tokenizer.special.sep
+    reply = continue_text(script.loaded, "Once", replace(GREEDY, stop_token_ids=(sep,)))
+    assert texts(reply) == ("", " upon a time")
+
+
 def test_plain_text_cut_inside_a_character_says_so(scripted: Callable[..., Script]) -> None:
     reply = continue_text(scripted("aé").loaded, "Once", replace(GREEDY, max_tokens=2))
     assert texts(reply) == ("", "a\N{REPLACEMENT CHARACTER}")
@@ -145,7 +161,19 @@ def test_loading_says_what_was_loaded(tiny_model: Path) -> None:
     assert loaded.generator.stop_token_ids == {loaded.tokenizer.special.end_of_msg}
 
 
+def test_the_end_that_the_configuration_names_ends_an_answer(tiny_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    (folder / "tokenizer_config.json").unlink()
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    del raw["eos_token_id"]
+    raw["text_config"]["eos_token_id"] = 400
+    (folder / "config.json").write_text(json.dumps(raw), encoding="utf-8")
+    assert load(str(folder), "float32").generator.stop_token_ids == {400}
+
+
 def test_a_model_without_a_vocabulary_is_an_error_that_says_so(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((tiny_model / "config.json").read_bytes())
-    with pytest.raises(OpenK3Error, match=r"tiktoken\.model"):
+    with pytest.raises(OpenK3Error, match=r"tiktoken\.model: no such file") as raised:
         load(str(tmp_path), "float32")
+    assert "copy the tiktoken.model" in str(raised.value.hint)

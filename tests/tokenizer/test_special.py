@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +96,34 @@ def test_ids_come_from_the_model_config(tmp_path: Path) -> None:
     assert list(special.names) == list(range(300, 400))
 
 
+def test_ids_may_stand_beside_the_sizes(tmp_path: Path) -> None:
+    write(tmp_path, "config.json", {"text_config": {"eos_token_id": 312, "vocab_size": 400}})
+    assert read_special_tokens(tmp_path, 300).end_of_msg == 312
+    write(tmp_path, "tokenizer_config.json", {"added_tokens_decoder": {"302": "<|end_of_msg|>"}})
+    with pytest.raises(TokenizerError, match="has id 302, .*: eos_token_id is 312, expected the same id"):
+        read_special_tokens(tmp_path, 300)
+
+
 def test_eos_of_the_tokenizer_is_not_the_end_of_a_message(tmp_path: Path) -> None:
     write(tmp_path, "tokenizer_config.json", {"eos_token": "[EOS]"})
     write(tmp_path, "config.json", {"eos_token_id": 163586, "vocab_size": 163_840})
     special = read_special_tokens(tmp_path, 163_584)
     assert (special.eos, special.end_of_msg) == (163585, 163586)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [("bos_token_id", "<s>"), ("eos_token_id", "<|end_of_msg|>"), ("pad_token_id", "[PAD]")]
+)
+def test_files_that_place_a_token_differently(tmp_path: Path, key: str, name: str) -> None:
+    listed = {"300": "<s>", "301": "[EOS]", "302": "<|end_of_msg|>", "303": "[PAD]"}
+    ids = {"bos_token_id": 300, "eos_token_id": 302, "pad_token_id": 303, "vocab_size": 310}
+    roles = {"bos_token": "<s>", "eos_token": "[EOS]", "pad_token": "[PAD]"}
+    write(tmp_path, "tokenizer_config.json", {"added_tokens_decoder": listed, **roles})
+    write(tmp_path, "config.json", ids)
+    assert read_special_tokens(tmp_path, 300).end_of_msg == 302
+    write(tmp_path, "config.json", {**ids, key: 305})
+    with pytest.raises(TokenizerError, match=rf"{re.escape(name)} has id {ids[key]}, .*: {key} is 305, expected the"):
+        read_special_tokens(tmp_path, 300)
 
 
 @pytest.mark.parametrize(

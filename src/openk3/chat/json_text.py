@@ -44,6 +44,18 @@ def string_body(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
+def is_object(text: str) -> bool:
+    """Say whether a text that a model wrote is an object in strict JSON."""
+    try:
+        return isinstance(json.loads(text, parse_constant=_refuse), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
 def rewritten_json(text: str) -> str:
     """Rewrite a value that a model wrote; what is not strict JSON becomes a string."""
     try:

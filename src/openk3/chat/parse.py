@@ -73,6 +73,10 @@ class StreamParser(_Parser):
 
     ``channel`` is the one the prompt opened. With ``tools_declared`` false, whatever looks like a call is dropped.
     Ids of calls are ``<tool>_<number>``, numbered from ``call_id_offset`` on (see `count_calls`).
+
+    The arguments of a closed call are the text of a JSON object, as clients expect. Those that the model writes as one
+    ``json`` payload come when it closes: unchanged if they are an object, else as ``{"input": payload}``, which keeps
+    every character of it. An answer cut within a payload gives the beginning of it, unchanged.
     """
 
     def __init__(

@@ -67,7 +67,8 @@ def _in_call_order(run: list[Message], calls: Sequence[ToolCall]) -> list[Messag
     """Sort results by their calls and name them after those; leave the run alone if one matches no call."""
     positions: dict[str | None, int] = {}
     for position, call in enumerate(calls):
-        positions.setdefault(call.id, position)
+        if call.id:  # without one, every result without one would answer it
+            positions.setdefault(call.id, position)
     matched = [(positions[message.tool_call_id], message) for message in run if message.tool_call_id in positions]
     if len(matched) < len(run):
         return run

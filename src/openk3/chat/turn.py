@@ -121,6 +121,8 @@ class Turn:
         """End the answer at a limit; what is open stays open."""
         if self._state is not _State.DONE:
             self._state = _State.DONE
+            if self._arguments:
+                self._emit_arguments(self._arguments.cut())
             self._emit_stray()
 
     def _enter(self, state: _State) -> None:

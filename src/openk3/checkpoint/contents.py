@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import torch
 
+from openk3.checkpoint.progress import Progress
 from openk3.checkpoint.reader import ShardReader
-from openk3.checkpoint.verify import Progress, Report
+from openk3.checkpoint.verify import Report
 from openk3.model.config import K3Config
 
 _CHUNK = 1 << 18

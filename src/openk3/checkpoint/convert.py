@@ -1,7 +1,7 @@
 """Rewrites a checkpoint with its routed experts in another format, shard by shard, one tensor in memory.
 
-Unusual: MXFP4 to BF16 is exact; BF16 to MXFP4 measures what it loses; going there and back changes nothing, so a model
-trained on the 4-bit grid survives both directions.
+Unusual: MXFP4 to BF16 is exact; BF16 to MXFP4 measures what it loses; going there and back changes no value (scale
+bytes may differ), so a model trained on the 4-bit grid survives both directions.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import torch
 
 from openk3.checkpoint.index import read_index
 from openk3.checkpoint.inventory import Inventory
+from openk3.checkpoint.progress import Progress
 from openk3.checkpoint.reader import ShardReader
 from openk3.checkpoint.shards import ShardPlan
 from openk3.checkpoint.verify import Report, verify_headers
-from openk3.checkpoint.writer import Named, Progress, write_checkpoint
+from openk3.checkpoint.writer import Named, write_checkpoint
 from openk3.errors import CheckpointError, ConfigError, NumericsError
 from openk3.model.catalogue import TensorSpec, expand
 from openk3.model.published import load_config
@@ -87,6 +88,11 @@ def convert_experts(
 def _require_sound(report: Report) -> None:
     if not report.ok:
         raise CheckpointError(report.problems[0], hint="`openk3 verify` lists everything that is wrong")
+    if report.variants:
+        raise CheckpointError(
+            f"{report.folder}: {report.variants[0]}",
+            hint="tensors are copied as they are, so they have to be as published; load and save the model first",
+        )
 
 
 class _Converted:

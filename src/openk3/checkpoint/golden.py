@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,12 @@ import torch
 
 from openk3.checkpoint.golden_limits import BF16_RMS_FACTOR, Limit, Limits
 from openk3.checkpoint.loader import load_model
+from openk3.checkpoint.progress import Progress
 from openk3.checkpoint.reader import ShardReader
 from openk3.errors import CheckpointError
 from openk3.model.model import K3ForCausalLM
 from openk3.model.state import SequenceState
 
-Progress = Callable[[str, int], None]
 _EXACT = ("router_experts",)
 _TRACE = re.compile(r"trace\.len(?P<length>\d+)\.(?P<name>.+)")
 _LAYER_NAME = re.compile(r"layer(\d+)\.(.+)")
@@ -105,6 +105,21 @@ def run_golden(folder: Path, golden: Path, limits: Limits, *, progress: Progress
     return report
 
 
+def count_comparisons(golden: Path) -> int:
+    """Return how many comparisons `run_golden` plans; fewer are made if a trace is not one that the model shows.
+
+    Raises:
+        CheckpointError: the record cannot be read.
+    """
+    record = Record(golden)
+    count = sum(name.startswith("greedy.") and not name.endswith(".prompt") for name in record.names)
+    count += len(record.lengths("logits_f64")) + len(record.lengths("bf16_forced.logits"))
+    for length in record.lengths("input_ids"):
+        ways = 3 if int(length) <= _LONGEST_STEPPED else 2
+        count += len(record.traces(length)) + ways * (f"logits.len{length}" in record)
+    return count
+
+
 class Record:
     """The recorded tensors; remembers which were asked for."""
 
@@ -134,16 +149,7 @@ class Record:
 def compare(name: str, how: str, actual: torch.Tensor, recorded: torch.Tensor, limit: Limit) -> Check:
     """Compare float tensors by their absolute difference, in float64."""
     if actual.shape != recorded.shape:
-        return Check(
-            name,
-            how,
-            False,
-            math.nan,
-            math.nan,
-            limit.largest,
-            limit.median,
-            f"shape is {list(actual.shape)}, recorded is {list(recorded.shape)}",
-        )
+        return _wrong_shape(name, how, actual, recorded, limit)
     difference = (actual.double() - recorded.double()).abs()
     same = torch.eq(actual.double(), recorded.double())  # equal infinities differ by NaN
     difference = torch.where(same, 0.0, difference).flatten()
@@ -156,20 +162,16 @@ def compare(name: str, how: str, actual: torch.Tensor, recorded: torch.Tensor, l
 def compare_exactly(name: str, how: str, actual: torch.Tensor, recorded: torch.Tensor) -> Check:
     """Compare integers, along the last axis as sets if they are chosen experts; the difference is a count."""
     if actual.shape != recorded.shape:
-        return Check(
-            name,
-            how,
-            False,
-            math.nan,
-            math.nan,
-            0.0,
-            math.inf,
-            f"shape is {list(actual.shape)}, recorded is {list(recorded.shape)}",
-        )
+        return _wrong_shape(name, how, actual, recorded, Limit(0.0))
     wrong = actual.long() != recorded.long()
     count = int(wrong.sum())
     detail = f"{count} of {wrong.numel()} differ, first at {wrong.nonzero()[0].tolist()}" if count else "identical"
     return Check(name, how, not count, float(count), 0.0, 0.0, math.inf, detail)
+
+
+def _wrong_shape(name: str, how: str, actual: torch.Tensor, recorded: torch.Tensor, limit: Limit) -> Check:
+    detail = f"shape is {list(actual.shape)}, recorded is {list(recorded.shape)}"
+    return Check(name, how, False, math.nan, math.nan, limit.largest, limit.median, detail)
 
 
 def _float32_checks(model: K3ForCausalLM, record: Record, limits: Limits) -> Iterator[Check]:
@@ -210,11 +212,11 @@ def _observed_run(model: K3ForCausalLM, ids: torch.Tensor) -> tuple[dict[str, to
     seen: dict[str, torch.Tensor] = {}
     state = model.new_state()
     logits = model(ids, [len(ids)], [state], observe=seen.__setitem__)
-    seen.update(_state_values(state, min(len(ids), 3)))
+    seen.update(_state_values(state))
     return seen, logits
 
 
-def _state_values(state: SequenceState, taps: int) -> Iterator[tuple[str, torch.Tensor]]:
+def _state_values(state: SequenceState) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield states in the reference's layouts: recurrent [H, V, K], convolution inputs [channel, token]."""
     for layer, kda in state.kda.items():
         yield f"layer{layer}.kda_state_vk", kda.recurrent.transpose(-1, -2)

@@ -4,9 +4,9 @@ Unusual: ``limits.json`` maps a quantity (``logits``, ``logits_f64``, ``kda_o``,
 to ``{"max": …, "median": …}``. Without it, limits follow from ``measured.json``, which holds the differences that the
 reference shows between its own equivalent forms:
 
-- logits: maximum 6 times, median 4.5 times the largest measured over all forms and lengths;
+- logits: maximum 6 times, median 4.5 times the largest measured over all forms and lengths, at least 1e-3 and 3e-5;
 - traces: 6 times the largest measured at that length, in two classes (read-outs, states, gates and weights of order
-  0.1 to 1; and activations), because a single tensor's noise is a poor sample;
+  0.1 to 1, at least 2e-5; and all others, at least 3e-4), because a single tensor's noise is a poor sample;
 - a float64 evaluation: four times the rounding of the record itself to float32.
 """
 
@@ -23,7 +23,10 @@ from openk3.errors import CheckpointError
 
 LOGITS_FACTOR, MEDIAN_FACTOR, TRACE_FACTOR, ROUNDING_FACTOR = 6.0, 4.5, 6.0, 4.0
 BF16_RMS_FACTOR = 1.5
-_SMALL = frozenset({"kda_o", "kda_state_vk", "kda_beta", "router_weights", "router_margin"})
+# measured noise is a sample: with less than this allowed, another right machine could be beyond the limit
+LOGITS_FLOOR, MEDIAN_FLOOR = 1e-3, 3e-5
+_CLASS_FLOORS = {"small": 2e-5, "trace": 3e-4}
+_SMALL = frozenset({"kda_o", "kda_state_vk", "kda_beta", "router_weights"})
 
 
 @dataclass(frozen=True)
@@ -82,10 +85,8 @@ def _stored(raw: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[tuple[str,
 
 def _derived(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Limit]]:
     pairs = [pair for lengths in raw["logits_maxabs_and_median_difference"].values() for pair in lengths.values()]
-    yield (
-        ("logits", ""),
-        Limit(LOGITS_FACTOR * max(pair[0] for pair in pairs), MEDIAN_FACTOR * max(pair[1] for pair in pairs)),
-    )
+    largest = max(LOGITS_FLOOR, LOGITS_FACTOR * max(pair[0] for pair in pairs))
+    yield ("logits", ""), Limit(largest, max(MEDIAN_FLOOR, MEDIAN_FACTOR * max(pair[1] for pair in pairs)))
     if "logit_absmax" in raw:
         half_ulp = math.ldexp(1.0, math.frexp(raw["logit_absmax"])[1] - 25)
         yield ("logits_f64", ""), Limit(ROUNDING_FACTOR * half_ulp)
@@ -93,9 +94,13 @@ def _derived(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Limit]]:
     for length, tensors in raw.get("trace_maxabs", {}).items():
         for kind, noise in _class_noise(tensors).items():
             overall[kind] = max(overall.get(kind, 0.0), noise)
-            yield (kind, length), Limit(TRACE_FACTOR * noise)
+            yield (kind, length), _class_limit(kind, noise)
     for kind, noise in overall.items():
-        yield (kind, ""), Limit(TRACE_FACTOR * noise)
+        yield (kind, ""), _class_limit(kind, noise)
+
+
+def _class_limit(kind: str, noise: float) -> Limit:
+    return Limit(max(_CLASS_FLOORS[kind], TRACE_FACTOR * noise))
 
 
 def _class_noise(tensors: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

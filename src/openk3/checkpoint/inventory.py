@@ -10,12 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from openk3.checkpoint.names import Slot, to_name, to_slot
+from openk3.checkpoint.names import VISION_ROOTS, Slot, to_name, to_slot
 from openk3.errors import TensorError
 from openk3.model.catalogue import TensorSpec, catalogue, mtp_copies
 from openk3.model.config import K3Config
-
-_VISION_GROUPS = ("vision_tower", "mm_projector")
 
 
 class Match(NamedTuple):
@@ -30,7 +28,7 @@ class Inventory:
     """Ticks off the tensors of one checkpoint; ``names`` (of the index) decide whether a vision part is expected."""
 
     def __init__(self, config: K3Config, names: Iterable[str]) -> None:
-        self.has_vision = any(name.startswith(_VISION_GROUPS) for name in names)
+        self.has_vision = any(name.startswith(VISION_ROOTS) for name in names)
         specs = catalogue(config, vision=self.has_vision)
         self._config = config
         self._specs = {spec.parameter: spec for spec in specs}

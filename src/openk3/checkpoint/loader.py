@@ -6,7 +6,6 @@ float32 whatever the model's dtype; the zero tail of ``A_log`` is cut off after 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Literal
@@ -15,6 +14,7 @@ import torch
 
 from openk3.checkpoint.index import Index, StoredTensor, read_index
 from openk3.checkpoint.inventory import Inventory, Match
+from openk3.checkpoint.progress import Progress
 from openk3.checkpoint.reader import ShardReader
 from openk3.errors import ConfigError, TensorError
 from openk3.model.config import K3Config
@@ -23,7 +23,6 @@ from openk3.model.published import load_config
 from openk3.ops.mxfp4.reference import unpack
 from openk3.quant.experts import ExpertFormat
 
-Progress = Callable[[str, int], None]
 _FLOATS = ("BF16", "F32", "F16")
 
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
 from pathlib import Path
 
+from openk3.checkpoint.progress import Progress
 from openk3.errors import CheckpointError
 
-Progress = Callable[[str, int], None]
 _LINE = re.compile(r"(?P<digest>[0-9a-f]{64}) [ *](?P<name>[^/\\]+)")
 
 

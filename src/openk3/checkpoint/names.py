@@ -18,7 +18,7 @@ _STORED_EXPERT = re.compile(
 )
 _STACKED_EXPERT = re.compile(rf"(?P<stack>{_EXPERTS})\.(?P<matrix>w[123])(?P<part>|_packed|_scale)")
 _TEXT_ROOTS = ("model.", "lm_head.")
-_VISION_ROOTS = ("vision_tower.", "mm_projector.")
+VISION_ROOTS = ("vision_tower.", "mm_projector.")
 
 
 class Slot(NamedTuple):
@@ -30,12 +30,12 @@ class Slot(NamedTuple):
 
 def to_slot(name: str) -> Slot:
     """Return the slot of the tensor called ``name`` in the file; raise `TensorError` for names outside the layout."""
-    if name.startswith(_VISION_ROOTS):
+    if name.startswith(VISION_ROOTS):
         return Slot(name)
     path = name.removeprefix(TEXT_PREFIX)
     if path == name or not path.startswith(_TEXT_ROOTS):
         raise TensorError(
-            f"{name}: not a name of the published layout, expected one under {TEXT_PREFIX}, {', '.join(_VISION_ROOTS)}"
+            f"{name}: not a name of the published layout, expected one under {TEXT_PREFIX}, {', '.join(VISION_ROOTS)}"
         )
     if match := _STORED_EXPERT.fullmatch(path):
         return Slot(f"{match['stack']}.{match['matrix']}{match['part']}", int(match["expert"]))
@@ -44,7 +44,7 @@ def to_slot(name: str) -> Slot:
 
 def to_name(slot: Slot) -> str:
     """Return the name in the file of ``slot``: the inverse of `to_slot`; raise `TensorError` if there is none."""
-    if slot.parameter.startswith(_VISION_ROOTS) and slot.expert is None:
+    if slot.parameter.startswith(VISION_ROOTS) and slot.expert is None:
         return slot.parameter
     match = _STACKED_EXPERT.fullmatch(slot.parameter)
     if (match is None) != (slot.expert is None) or not slot.parameter.startswith(_TEXT_ROOTS):

@@ -56,8 +56,10 @@ class ShardReader:
     def lend(self, name: str) -> Iterator[torch.Tensor]:
         """Lend tensor ``name`` as a view of the file, not to be written to nor kept after the loan."""
         stored = self.stored(name)
-        yield self._view(stored)
-        self._release(stored)
+        try:
+            yield self._view(stored)
+        finally:
+            self._release(stored)
 
     def copy(self, name: str) -> torch.Tensor:
         """Return tensor ``name`` in memory of its own."""

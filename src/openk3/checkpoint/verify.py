@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from openk3.checkpoint.index import Index, ShardHeader, StoredTensor, layout_faults, parse_header, read_index
 from openk3.checkpoint.inventory import Inventory
+from openk3.checkpoint.progress import Progress
+from openk3.checkpoint.variants import variant
 from openk3.errors import CheckpointError, ConfigError, TensorError
 from openk3.model.config import K3Config
 from openk3.model.published import load_config
 
-Progress = Callable[[str, int], None]
 _NUMBERED = re.compile(r".*-(\d+)-of-(\d+)\.safetensors")
 
 
 @dataclass
 class Report:
-    """What was found: ``problems`` (one line each; none means sound), remarks, and how much was looked at."""
+    """What was found: ``problems`` (one line each; none means sound), remarks, and how much was looked at.
+
+    ``variants`` are those remarks that tell of tensors stored otherwise than published, but readable all the same.
+    """
 
     folder: Path
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    variants: list[str] = field(default_factory=list)
     files: int = 0
     tensors: int = 0
     nbytes: int = 0
@@ -60,6 +64,9 @@ class _Headers:
     def __init__(self, report: Report, config: K3Config, index: Index) -> None:
         self._report, self._config, self._index = report, config, index
         self._inventory = Inventory(config, index.weight_map)
+        self._held: set[str] = set()
+        self._absent: list[str] = []
+        self._variants: dict[str, list[str]] = defaultdict(list)
         self._indexed: dict[str, list[str]] = defaultdict(list)
         for name, file in index.weight_map.items():
             self._indexed[file].append(name)
@@ -73,6 +80,7 @@ class _Headers:
                 self._check(file, header)
             if progress is not None:
                 progress(file, 1)
+        self._tick_off([name for name in self._absent if name not in self._held])
         for name in self._inventory.missing():
             self._problem(f"{self._report.folder}: {name}: missing from every shard and from the index")
         if complete:
@@ -91,11 +99,11 @@ class _Headers:
             names = self._indexed[file]
             missing = "" if path.exists() else f"; the index places {len(names)} tensors in it, first {min(names)}"
             self._problem(error.message + missing)
-            self._tick_off(names)
+            self._absent += names
             return None
 
     def _tick_off(self, names: list[str]) -> None:
-        """Count tensors as seen whose absence is already reported with their file."""
+        """Count tensors as seen whose absence is already reported with the file that should hold them."""
         for name in names:
             try:
                 self._inventory.match(name)
@@ -111,7 +119,8 @@ class _Headers:
         absent = [name for name in self._indexed[file] if name not in header.tensors]
         for name in absent:
             self._problem(f"{header.path}: {name}: the index places it here, but the shard does not hold it")
-        self._tick_off(absent)
+        self._absent += absent  # which another shard may hold
+        self._held |= header.tensors.keys()
         report.files += 1
         report.tensors += len(header.tensors)
         report.nbytes += sum(stored.nbytes for stored in header.tensors.values())
@@ -127,6 +136,9 @@ class _Headers:
             spec = self._inventory.match(stored.name).spec
         except TensorError as error:
             return [*faults, error.message.removeprefix(f"{stored.name}: ")]
+        if deviation := variant(stored, spec, self._config):
+            self._variants[deviation].append(stored.name)
+            return faults
         if stored.dtype != spec.dtype:
             faults.append(f"dtype is {stored.dtype}, expected {spec.dtype}")
         if stored.shape != spec.shape:
@@ -153,5 +165,8 @@ class _Headers:
     def _remark(self) -> None:
         if self._config.vision is not None and not self._inventory.has_vision:
             self._report.notes.append("text only: the configuration has a vision part, the files hold none of it")
+        for deviation, names in self._variants.items():
+            self._report.variants.append(f"stored as {deviation}: {len(names)} tensors, first {names[0]}")
+        self._report.notes += self._report.variants
         for name in sorted(self._inventory.copies):
             self._report.notes.append(f"{name}: a copy of a tensor that is shared with the backbone")

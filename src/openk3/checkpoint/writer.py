@@ -21,6 +21,7 @@ from typing import BinaryIO
 import torch
 
 from openk3.checkpoint.index import INDEX_FILE, SINGLE_FILE
+from openk3.checkpoint.progress import Progress
 from openk3.checkpoint.reader import DTYPES
 from openk3.checkpoint.shards import ShardPlan, plan_shards
 from openk3.errors import CapacityError, CheckpointError, ConfigError, TensorError
@@ -35,7 +36,6 @@ _WRITE_BYTES = 1 << 26
 
 Named = tuple[str, torch.Tensor]
 Source = Callable[[ShardPlan], Iterable[Named]]
-Progress = Callable[[str, int], None]
 
 
 class ShardWriter:

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from openk3.cli.errors import UsageError, report
-from openk3.cli.flags import DType, Sampling, SamplingFlags, Switch, parse_effort
+from openk3.cli.flags import DType, Sampling, SamplingFlags, Switch, choose_effort, parse_effort
 from openk3.cli.text_input import check_text, read_lines
 from openk3.errors import OpenK3Error
 from openk3.protocol.sampling import SamplingParams
@@ -58,7 +58,7 @@ def chat(
     dtype
         What activations and dense weights are computed in.
     """
-    level = parse_effort(effort)
+    level = choose_effort(effort, thinking=thinking)
     check_text(system, "--system")
     sampling.over(SamplingParams())  # wrong values are said before a model is loaded
 

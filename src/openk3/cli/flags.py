@@ -50,6 +50,16 @@ Sampling = Annotated[SamplingFlags, Parameter(name="*")]
 Switch = Annotated[bool, Parameter(negative="")]
 
 
+def choose_effort(text: str | None, *, thinking: bool) -> Effort:
+    """Check ``--effort`` together with ``--no-thinking``; raise `UsageError` if both are given."""
+    effort = parse_effort(text)
+    if text is not None and not thinking:
+        raise UsageError(
+            "--effort says how long to think, but --no-thinking leaves that out", hint="leave out one or the other"
+        )
+    return effort
+
+
 def parse_effort(text: str | None) -> Effort:
     """Check a thinking effort, max if not given; raise `UsageError` with what can be had."""
     if text is None:

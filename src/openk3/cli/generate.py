@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from openk3.cli.errors import UsageError
-from openk3.cli.flags import DType, Sampling, SamplingFlags, Switch, parse_effort
+from openk3.cli.flags import DType, Sampling, SamplingFlags, Switch, choose_effort
 from openk3.cli.text_input import check_text, read_all
 from openk3.protocol.sampling import SamplingParams
 
@@ -48,12 +48,12 @@ def generate(
     dtype
         What activations and dense weights are computed in.
     """
-    level = parse_effort(effort)
     if raw and (system is not None or effort is not None or not thinking):
         raise UsageError(
             "--raw continues plain text, but --system, --effort and --no-thinking belong to the chat format",
             hint="leave out one or the other",
         )
+    level = choose_effort(effort, thinking=thinking)
     sampling.over(SamplingParams())  # wrong values are said before a model is loaded
     check_text(system, "--system")
     text = _read_prompt(prompt)

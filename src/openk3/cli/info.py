@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from openk3.checkpoint.index import read_index
+from openk3.checkpoint.names import VISION_ROOTS
 from openk3.checkpoint.resolve import resolve_model
 from openk3.cli.errors import UsageError
 from openk3.cli.table import bytes_text, table
@@ -62,7 +63,7 @@ def _find(name: str) -> tuple[K3Config, str, bool]:
         index = read_index(folder)
     except CheckpointError as error:
         return config, f"{folder} ({error.message.removeprefix(f'{folder}: ')})", config.vision is not None
-    has_vision = any(each.startswith(("vision_tower.", "mm_projector.")) for each in index.weight_map)
+    has_vision = any(each.startswith(VISION_ROOTS) for each in index.weight_map)
     return config, f"{folder} ({len(index.files)} files)", has_vision and config.vision is not None
 
 

@@ -28,7 +28,7 @@ def init(folder: Path, /, *, preset: str, seed: int = 0, yes: bool = False, forc
     yes
         Go ahead with a model of more than 100 GB.
     force
-        Replace the weights that are in the folder.
+        Replace the model that is in the folder: weights, vocabulary, sampling settings.
     """
     config = find_preset(preset)
     total = account(config).total
@@ -50,6 +50,8 @@ def init(folder: Path, /, *, preset: str, seed: int = 0, yes: bool = False, forc
 
 def _make_room(folder: Path, *, force: bool, nbytes: int) -> None:
     from openk3.checkpoint.writer import remove_weights, require_space
+    from openk3.model.generation_config import FILE_NAME as SAMPLING_FILE
+    from openk3.tokenizer.vocabulary import CONFIG_FILE, VOCABULARY_FILE
 
     if folder.exists() and not folder.is_dir():
         raise CheckpointError(f"{folder}: is a file, expected a folder to write to")
@@ -60,3 +62,5 @@ def _make_room(folder: Path, *, force: bool, nbytes: int) -> None:
     require_space(folder, nbytes)
     if folder.is_dir():
         remove_weights(folder)
+        for name in (VOCABULARY_FILE, CONFIG_FILE, SAMPLING_FILE):  # they describe the model that was here
+            (folder / name).unlink(missing_ok=True)

@@ -50,7 +50,7 @@ def make_app() -> App:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code: 0 done, 1 it failed, 2 bad usage, 130 Ctrl-C."""
+    """Run one command line and return its exit code: 0 done, 1 it failed, 2 bad usage, 130 Ctrl-C, 141 closed pipe."""
     try:
         code = make_app()(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
@@ -62,6 +62,11 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(error.message, error.hint, code=2)
     except OpenK3Error as error:
         return _fail(error.message, error.hint, code=1)
+    except SystemExit as leaving:
+        # What prints the help leaves like this, its stdout already turned away, when the reader went away.
+        if isinstance(leaving.__context__, BrokenPipeError):
+            return _PIPE_CLOSED
+        raise
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -20,6 +21,7 @@ from openk3.checkpoint.resolve import resolve_model
 from openk3.cli.flags import DType, Effort
 from openk3.cli.progress import Progress
 from openk3.engine.generator import Generator
+from openk3.errors import TokenizerError
 from openk3.model.accounting import account
 from openk3.model.generation_config import GenerationConfig, load_generation_config
 from openk3.model.published import load_config
@@ -27,6 +29,7 @@ from openk3.protocol.messages import AssistantTurn, ContentDelta, Delta, Message
 from openk3.protocol.sampling import FinishReason, SamplingParams, Usage
 from openk3.tokenizer.bpe import Tokenizer
 from openk3.tokenizer.detokenizer import IncrementalDetokenizer
+from openk3.tokenizer.vocabulary import VOCABULARY_FILE
 
 # Below this, one thread decoded fastest on two cores, and 25 times faster than two threads while others used them.
 _WORTH_THREADS = 50_000_000
@@ -45,19 +48,31 @@ class LoadedModel:
 def load(name: str, dtype: DType) -> LoadedModel:
     """Load a model folder or bundled model; raise `OpenK3Error` for whatever is wrong with it."""
     folder = resolve_model(name)
-    parameters = account(load_config(folder), vision=False).total.parameters
+    config = load_config(folder)
+    parameters = account(config, vision=False).total.parameters
     _choose_threads(parameters)
     generation = load_generation_config(folder)
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = _load_tokenizer(folder)
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     with Progress(f"loading {name}", size) as progress:
         model = load_model(folder, dtype=getattr(torch, dtype), progress=progress)
     device = model.lm_head.weight.device
-    stop_ids = {tokenizer.special.end_of_msg, *generation.eos_token_ids}
+    stop_ids = {tokenizer.special.end_of_msg, config.eos_token_id, *generation.eos_token_ids}
     generator = Generator(model, stop_token_ids=stop_ids, device=device)
     threads = torch.get_num_threads()
     about = f"{name}: {parameters:,} parameters, {dtype} on {device}, {threads} thread{'s' * (threads > 1)}"
     return LoadedModel(generator, tokenizer, generation, about)
+
+
+def _load_tokenizer(folder: Path) -> Tokenizer:
+    file = folder / VOCABULARY_FILE
+    if not file.exists():
+        raise TokenizerError(
+            f"{file}: no such file",
+            hint="`openk3 init` writes a model without a vocabulary; "
+            f"copy the {VOCABULARY_FILE} of a model with as many tokens in beside its config.json",
+        )
+    return Tokenizer.load(folder)
 
 
 def _choose_threads(parameters: int) -> None:
@@ -160,8 +175,9 @@ class Answer:
 
 
 def continue_text(model: LoadedModel, text: str, params: SamplingParams) -> Answer:
-    """Continue ``text`` as it stands, without the chat format."""
-    ends = {model.tokenizer.special.eos, *model.generator.stop_token_ids}
+    """Continue ``text`` as it stands, without the chat format, up to the end of a training text or a message."""
+    params = replace(params, stop_token_ids=(*params.stop_token_ids, model.tokenizer.special.eos))
+    ends = {*params.stop_token_ids, *model.generator.stop_token_ids}
     return Answer(model, model.tokenizer.encode(text), params, PlainText(model.tokenizer, ends))
 
 

@@ -6,9 +6,9 @@ import json as json_format
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openk3.checkpoint.index import read_header
 from openk3.checkpoint.resolve import resolve_model
 from openk3.checkpoint.verify import Report, verify_headers
+from openk3.cli.errors import UsageError
 from openk3.cli.progress import Progress
 from openk3.cli.table import table
 from openk3.cli.terminal import note
@@ -51,6 +51,8 @@ def verify(
     json
         Print one JSON object.
     """
+    if limit is not None and golden is None:
+        raise UsageError("--limit is for comparing with a record", hint="add --golden FILE, or leave --limit out")
     folder = resolve_model(model)
     report = _inspect(folder, deep=deep, manifest=manifest)
     compared = _compare(folder, golden, limit) if golden is not None and report.ok else None
@@ -59,6 +61,8 @@ def verify(
     _print_json(report, compared) if json else _print_text(report, compared, deep=deep)
     if write_manifest is not None and report.ok:
         _write_manifest(folder, write_manifest)
+    elif write_manifest is not None:
+        note(f"{write_manifest}: not written, because the files have problems")
     return 0 if report.ok and (compared is None or compared.ok) else 1
 
 
@@ -91,10 +95,10 @@ def _write_manifest(folder: Path, manifest: Path) -> None:
 
 
 def _compare(folder: Path, golden: Path, limit: float | None) -> GoldenReport:
-    from openk3.checkpoint.golden import run_golden
+    from openk3.checkpoint.golden import count_comparisons, run_golden
     from openk3.checkpoint.golden_limits import find_limits
 
-    with Progress("comparisons", len(read_header(golden).tensors)) as progress:
+    with Progress("comparisons", count_comparisons(golden)) as progress:
         return run_golden(folder, golden, find_limits(golden, limit), progress=progress)
 
 

@@ -6,9 +6,7 @@ library defaults without meaning. Those are known here by name; any other unknow
 
 from __future__ import annotations
 
-import difflib
 import json
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +14,22 @@ from typing import Any
 
 from openk3.errors import ConfigError
 from openk3.model.config import MAX_LAYERS, K3Config, KDAConfig, LayerKind, MLAConfig, MoEConfig, VisionConfig
+from openk3.model.fields import get_field, reject_unknown, require_fixed, require_mapping
+from openk3.model.quantization_config import are_experts_quantized, quantization_dict
 
 _ARCHITECTURE = "KimiK3ForConditionalGeneration"
+_TEXT_ARCHITECTURE = "KimiLinearForCausalLM"
+# one field under its new and its old name; stored dtypes are fixed tensor by tensor, so no other can be honoured
+_FIXED_DTYPE = {"dtype": "bfloat16", "torch_dtype": "bfloat16"}
 
 # Fields whose only honoured value is the published one: another value would change the computation.
+_FIXED_TOP = {
+    "architectures": [_ARCHITECTURE],
+    "model_type": "kimi_k3",
+    "tie_word_embeddings": False,
+}
 _FIXED_TEXT = {
+    "architectures": [_TEXT_ARCHITECTURE],
     "model_type": "kimi_linear",
     "hidden_act": "situ",
     "latent_moe_use_norm": True,
@@ -36,15 +45,15 @@ _FIXED_LINEAR = {"use_full_rank_gate": True}
 
 # Library defaults without meaning for the model (spec: published config.json), and bookkeeping.
 _IGNORED_TEXT = frozenset(
-    """_name_or_path add_cross_attention architectures auto_map bad_words_ids begin_suppress_tokens
-    chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype
+    """_name_or_path add_cross_attention auto_map bad_words_ids begin_suppress_tokens
+    chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample
     early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task
     forced_bos_token_id forced_eos_token_id id2label is_decoder is_encoder_decoder label2id length_penalty
     max_length min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences
     output_attentions output_hidden_states output_scores prefix problem_type pruned_heads
     remove_invalid_values repetition_penalty return_dict return_dict_in_generate sep_token_id
     suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class top_k
-    top_p torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache use_grouped_topk""".split()
+    top_p torchscript transformers_version typical_p use_bfloat16 use_cache use_grouped_topk""".split()
 )
 _READ_TEXT = frozenset(
     """vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads intermediate_size
@@ -93,19 +102,18 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def config_from_dict(raw: Mapping[str, Any]) -> K3Config:
     """Read the published layout (nested ``text_config``); raise `ConfigError` naming field and value."""
-    raw = _mapping(raw, "config.json")
+    raw = require_mapping(raw, "config.json")
     if "text_config" not in raw:
         raise ConfigError("text_config is missing", hint="the published layout nests the language model in it")
-    _reject_unknown(raw, _KNOWN_TOP, "")
-    _require_fixed(raw, {"model_type": "kimi_k3", "tie_word_embeddings": False}, "")
-    if raw.get("architectures", [_ARCHITECTURE]) != [_ARCHITECTURE]:
-        raise ConfigError(f"architectures is {raw['architectures']!r}, expected {[_ARCHITECTURE]!r}")
+    reject_unknown(raw, _KNOWN_TOP, "")
+    require_fixed(raw, _FIXED_TOP | _FIXED_DTYPE, "")
     where = "text_config."
-    text = _mapping(raw["text_config"], "text_config")
-    _reject_unknown(text, _READ_TEXT | _IGNORED_TEXT | frozenset(_FIXED_TEXT), where)
-    _require_fixed(text, _FIXED_TEXT, where)
-    linear = _mapping(text.get("linear_attn_config"), where + "linear_attn_config")
-    heads = _get(text, "num_attention_heads", where, int)
+    text = require_mapping(raw["text_config"], "text_config")
+    fixed = _FIXED_TEXT | _FIXED_DTYPE
+    reject_unknown(text, _READ_TEXT | _IGNORED_TEXT | frozenset(fixed), where)
+    require_fixed(text, fixed, where)
+    linear = require_mapping(text.get("linear_attn_config"), where + "linear_attn_config")
+    heads = get_field(text, "num_attention_heads", where, int)
     if text.get("num_key_value_heads", heads) != heads:
         value = text["num_key_value_heads"]
         raise ConfigError(
@@ -113,71 +121,45 @@ def config_from_dict(raw: Mapping[str, Any]) -> K3Config:
             "can be honoured: latent attention has no grouping"
         )
     return K3Config(
-        vocab_size=_get(text, "vocab_size", where, int),
-        hidden_size=_get(text, "hidden_size", where, int),
-        intermediate_size=_get(text, "intermediate_size", where, int),
-        layer_kinds=_layer_kinds(linear, _get(text, "num_hidden_layers", where, int)),
+        vocab_size=get_field(text, "vocab_size", where, int),
+        hidden_size=get_field(text, "hidden_size", where, int),
+        intermediate_size=get_field(text, "intermediate_size", where, int),
+        layer_kinds=_layer_kinds(linear, get_field(text, "num_hidden_layers", where, int)),
         kda=_kda(linear),
         mla=_mla(text, heads),
         moe=_moe(text),
-        first_k_dense_replace=_get(text, "first_k_dense_replace", where, int, 1),
-        moe_layer_freq=_get(text, "moe_layer_freq", where, int, 1),
-        attn_res_block_size=_get(text, "attn_res_block_size", where, int),
-        situ_beta=_get(text, "activation_situ_beta", where, float),
-        situ_linear_beta=_get(text, "activation_situ_linear_beta", where, float),
-        rms_norm_eps=_get(text, "rms_norm_eps", where, float),
-        initializer_range=_get(text, "initializer_range", where, float, 0.02),
-        max_position_embeddings=_get(text, "max_position_embeddings", where, int, 1_048_576),
-        num_nextn_predict_layers=_get(text, "num_nextn_predict_layers", where, int, 0),
+        first_k_dense_replace=get_field(text, "first_k_dense_replace", where, int, 1),
+        moe_layer_freq=get_field(text, "moe_layer_freq", where, int, 1),
+        attn_res_block_size=get_field(text, "attn_res_block_size", where, int),
+        situ_beta=get_field(text, "activation_situ_beta", where, float),
+        situ_linear_beta=get_field(text, "activation_situ_linear_beta", where, float),
+        rms_norm_eps=get_field(text, "rms_norm_eps", where, float),
+        initializer_range=get_field(text, "initializer_range", where, float, 0.02),
+        max_position_embeddings=get_field(text, "max_position_embeddings", where, int, 1_048_576),
+        num_nextn_predict_layers=get_field(text, "num_nextn_predict_layers", where, int, 0),
         bos_token_id=_token_id(raw, text, "bos_token_id"),
         eos_token_id=_token_id(raw, text, "eos_token_id"),
         pad_token_id=_token_id(raw, text, "pad_token_id"),
         media_placeholder_token_id=raw.get("media_placeholder_token_id"),
-        quantized_experts=_quantized(text.get("quantization_config")),
+        quantized_experts=are_experts_quantized(text.get("quantization_config")),
         vision=_vision(raw.get("vision_config")),
     )
 
 
-def _reject_unknown(raw: Mapping[str, Any], known: frozenset[str], where: str) -> None:
-    for key in raw:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else "remove it, or use a version of openk3 that knows it"
-            raise ConfigError(f"{where}{key}: unknown key (value {raw[key]!r:.80})", hint=hint)
-
-
-def _require_fixed(raw: Mapping[str, Any], fixed: Mapping[str, Any], where: str) -> None:
-    for key, expected in fixed.items():
-        if key in raw and (raw[key] != expected or isinstance(raw[key], bool) != isinstance(expected, bool)):
-            raise ConfigError(f"{where}{key} is {raw[key]!r}, but only {expected!r} can be honoured")
-
-
-def _get(raw: Mapping[str, Any], key: str, where: str, kind: type, default: Any = None) -> Any:
-    value = raw.get(key, default)
-    if value is None:
-        raise ConfigError(f"{where}{key} is missing", hint="it has no default; take it from the published config")
-    accepted = (int, float) if kind is float else (kind,)
-    if (isinstance(value, bool) and kind is not bool) or not isinstance(value, accepted):
-        raise ConfigError(f"{where}{key} is {value!r:.80}, expected {kind.__name__}")
-    if isinstance(value, int | float) and kind is float and not abs(value) <= sys.float_info.max:
-        raise ConfigError(f"{where}{key} is {value!r:.80}, expected a finite number")
-    return kind(value)
-
-
-def _mapping(raw: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(raw, Mapping):
-        raise ConfigError(f"{where} is {type(raw).__name__}, expected an object with named fields")
-    return raw
-
-
 def _token_id(raw: Mapping[str, Any], text: Mapping[str, Any], key: str) -> int:
-    # the top level is what the published generation code reads, so it wins over the nested copy
-    return int(_get(raw, key, "", int)) if raw.get(key) is not None else int(_get(text, key, "text_config.", int))
+    top, nested = raw.get(key), text.get(key)
+    if top is not None and nested is not None and top != nested:
+        raise ConfigError(
+            f"{key} is {top!r:.40}, but text_config.{key} is {nested!r:.40}",
+            hint="which of them counts would be a guess; make them equal, or remove one",
+        )
+    source, where = (text, "text_config.") if top is None else (raw, "")
+    return int(get_field(source, key, where, int))
 
 
 def _layer_kinds(linear: Mapping[str, Any], num_layers: int) -> tuple[LayerKind, ...]:
     where = "text_config.linear_attn_config."
-    kda, full = _get(linear, "kda_layers", where, list), _get(linear, "full_attn_layers", where, list)
+    kda, full = get_field(linear, "kda_layers", where, list), get_field(linear, "full_attn_layers", where, list)
     if not 1 <= num_layers <= MAX_LAYERS:  # before a list as long as that is made
         raise ConfigError(f"text_config.num_hidden_layers is {num_layers!r:.40}, expected 1 to {MAX_LAYERS}")
     for name, numbers in (("kda_layers", kda), ("full_attn_layers", full)):
@@ -194,52 +176,35 @@ def _layer_kinds(linear: Mapping[str, Any], num_layers: int) -> tuple[LayerKind,
 
 def _kda(linear: Mapping[str, Any]) -> KDAConfig:
     where = "text_config.linear_attn_config."
-    _reject_unknown(linear, _READ_LINEAR | frozenset(_FIXED_LINEAR), where)
-    _require_fixed(linear, _FIXED_LINEAR, where)
+    reject_unknown(linear, _READ_LINEAR | frozenset(_FIXED_LINEAR), where)
+    require_fixed(linear, _FIXED_LINEAR, where)
     return KDAConfig(
-        num_heads=_get(linear, "num_heads", where, int),
-        head_dim=_get(linear, "head_dim", where, int),
-        short_conv_kernel_size=_get(linear, "short_conv_kernel_size", where, int),
-        gate_lower_bound=_get(linear, "gate_lower_bound", where, float),
+        num_heads=get_field(linear, "num_heads", where, int),
+        head_dim=get_field(linear, "head_dim", where, int),
+        short_conv_kernel_size=get_field(linear, "short_conv_kernel_size", where, int),
+        gate_lower_bound=get_field(linear, "gate_lower_bound", where, float),
     )
 
 
 def _mla(text: Mapping[str, Any], heads: int) -> MLAConfig:
     where = "text_config."
     names = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    sizes = {name: _get(text, name, where, int) for name in names}
-    eps = _get(text, "low_rank_norm_eps", where, float, 1e-6)
+    sizes = {name: get_field(text, name, where, int) for name in names}
+    eps = get_field(text, "low_rank_norm_eps", where, float, 1e-6)
     return MLAConfig(num_heads=heads, low_rank_norm_eps=eps, **sizes)
 
 
 def _moe(text: Mapping[str, Any]) -> MoEConfig:
     where = "text_config."
     return MoEConfig(
-        num_experts=_get(text, "num_experts", where, int),
-        num_experts_per_token=_get(text, "num_experts_per_token", where, int),
-        num_shared_experts=_get(text, "num_shared_experts", where, int),
-        intermediate_size=_get(text, "moe_intermediate_size", where, int),
-        latent_size=_get(text, "routed_expert_hidden_size", where, int),
-        renormalize=_get(text, "moe_renormalize", where, bool, True),
-        routed_scaling_factor=_get(text, "routed_scaling_factor", where, float, 1.0),
+        num_experts=get_field(text, "num_experts", where, int),
+        num_experts_per_token=get_field(text, "num_experts_per_token", where, int),
+        num_shared_experts=get_field(text, "num_shared_experts", where, int),
+        intermediate_size=get_field(text, "moe_intermediate_size", where, int),
+        latent_size=get_field(text, "routed_expert_hidden_size", where, int),
+        renormalize=get_field(text, "moe_renormalize", where, bool, True),
+        routed_scaling_factor=get_field(text, "routed_scaling_factor", where, float, 1.0),
     )
-
-
-def _quantized(quant: Any) -> bool:
-    """Whether experts are stored as MXFP4; the group's ``ignore`` list is not consulted, it is unreliable."""
-    if quant is None:
-        return False
-    where = "text_config.quantization_config"
-    quant = _mapping(quant, where)
-    expected = {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized", "kv_cache_scheme": None}
-    _require_fixed(quant, expected, where + ".")
-    for name, group in _mapping(quant.get("config_groups", {}), where + ".config_groups").items():
-        inside = f"{where}.config_groups.{name}."
-        group = _mapping(group, inside[:-1])
-        _require_fixed(group, {"input_activations": None, "output_activations": None}, inside)
-        weights = _mapping(group.get("weights", {}), inside + "weights")
-        _require_fixed(weights, {"num_bits": 4, "type": "float", "group_size": 32}, inside + "weights.")
-    return True
 
 
 _VISION_NAMES = {
@@ -257,8 +222,10 @@ _VISION_NAMES = {
 def _vision(raw: Any) -> VisionConfig | None:
     if raw is None:
         return None
-    raw = _mapping(raw, "vision_config")
-    sizes = {ours: _get(raw, theirs, "vision_config.", int) for theirs, ours in _VISION_NAMES.items() if theirs in raw}
+    raw = require_mapping(raw, "vision_config")
+    sizes = {
+        ours: get_field(raw, theirs, "vision_config.", int) for theirs, ours in _VISION_NAMES.items() if theirs in raw
+    }
     merge = raw.get("merge_kernel_size", [2, 2])
     if not isinstance(merge, list) or len(merge) != 2 or not all(type(n) is int and n > 0 for n in merge):
         raise ConfigError(f"vision_config.merge_kernel_size is {merge!r}, expected two positive numbers")
@@ -269,15 +236,13 @@ def config_to_dict(config: K3Config) -> dict[str, Any]:
     """Write the published layout, such that `config_from_dict` gives the same configuration back."""
     ids = {name: getattr(config, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     top: dict[str, Any] = {
-        "architectures": [_ARCHITECTURE],
+        **_FIXED_TOP,
         "dtype": "bfloat16",
         "ignore_index": -100,
         "image_placeholder": "<|kimi_image_placeholder|>",
         "media_placeholder_token_id": config.media_placeholder_token_id,
-        "model_type": "kimi_k3",
-        "tie_word_embeddings": False,
         **ids,
-        "text_config": {"architectures": ["KimiLinearForCausalLM"], "dtype": "bfloat16", **ids, **_text_dict(config)},
+        "text_config": {"dtype": "bfloat16", **ids, **_text_dict(config)},
     }
     if config.vision is not None:
         top["vision_config"] = _vision_dict(config.vision, config.hidden_size)
@@ -330,48 +295,8 @@ def _text_dict(config: K3Config) -> dict[str, Any]:
     if mla.low_rank_norm_eps != 1e-6:
         text["low_rank_norm_eps"] = mla.low_rank_norm_eps
     if config.quantized_experts:
-        text["quantization_config"] = _quantization_dict()
+        text["quantization_config"] = quantization_dict()
     return text
-
-
-def _quantization_dict() -> dict[str, Any]:
-    weights: dict[str, Any] = {
-        "actorder": None,
-        "block_structure": None,
-        "dynamic": False,
-        "group_size": 32,
-        "num_bits": 4,
-        "observer": "minmax",
-        "observer_kwargs": {},
-        "scale_dtype": "torch.uint8",
-        "strategy": "group",
-        "symmetric": True,
-        "type": "float",
-        "zp_dtype": None,
-    }
-    group = {
-        "format": "mxfp4-pack-quantized",
-        "input_activations": None,
-        "output_activations": None,
-        "targets": ["Linear"],
-        "weights": weights,
-    }
-    return {
-        "config_groups": {"group_0": group},
-        "format": "mxfp4-pack-quantized",
-        "global_compression_ratio": None,
-        "ignore": [
-            "re:.*self_attn.*",
-            "re:.*shared_experts.*",
-            "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
-            "re:.*lm_head.*",
-            "re:.*vision_tower.*",
-            "re:.*mm_projector.*",
-        ],
-        "kv_cache_scheme": None,
-        "quant_method": "compressed-tensors",
-        "quantization_status": "compressed",
-    }
 
 
 def _vision_dict(vision: VisionConfig, text_hidden_size: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 Unusual: three sources, the first that is there: the names in ``tokenizer_config.json``; the ids in the model's
 ``config.json``, with the published distances between them; the published block, right after the last ordinary token.
+Where the first two both place a token, they must agree.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ def read_special_tokens(folder: Path, num_base_tokens: int) -> SpecialTokens:
     """Find out the special ids of the vocabulary in ``folder``, which has ``num_base_tokens`` ordinary tokens.
 
     Raises:
-        TokenizerError: a file is malformed, or its ids do not fit behind the ordinary tokens.
+        TokenizerError: a file is malformed, its ids do not fit behind the ordinary tokens, or two files disagree.
     """
     names, roles = _named_tokens(folder / CONFIG_FILE)
     model = _read_object(folder / "config.json")
     vocab_size = _vocab_size(model, num_base_tokens, folder)
     if names:
+        _check_agreement(names, roles, model, folder)
         size = (vocab_size or max(names) + 1) - num_base_tokens
     else:
         size = (vocab_size or num_base_tokens + BLOCK_SIZE) - num_base_tokens
@@ -78,6 +80,29 @@ def _named_tokens(file: Path) -> tuple[dict[int, str], dict[str, str]]:
     return names, roles
 
 
+def _check_agreement(
+    names: Mapping[int, str], roles: Mapping[str, str], model: Mapping[str, Any], folder: Path
+) -> None:
+    ids = {name: token for token, name in names.items()}
+    for key, published in _MODEL_IDS.items():
+        # The tokenizer's own "eos" ends a text, not a message, so that role says nothing of the model's.
+        name = published if key == "eos_token_id" else roles.get(key.removesuffix("_id"), published)
+        said, listed = _model_id(model, key), ids.get(name)
+        if said is not None and listed is not None and said != listed:
+            raise TokenizerError(
+                f"{folder / CONFIG_FILE}: {name} has id {listed}, but {folder / 'config.json'}: {key} is {said!r}, "
+                "expected the same id",
+                hint="the two files seem to belong to different models",
+            )
+
+
+def _model_id(model: Mapping[str, Any], key: str) -> Any:
+    """Read an id where `openk3.model.published` does: at the top, else beside the sizes."""
+    text_config = model.get("text_config")
+    beside = text_config.get(key) if isinstance(text_config, dict) else None
+    return beside if model.get(key) is None else model[key]
+
+
 def _id(text: str, file: Path) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise TokenizerError(f"{file}: added_tokens_decoder holds {text!r}, expected token ids")
@@ -111,7 +136,7 @@ def _vocab_size(model: Mapping[str, Any], num_base_tokens: int, folder: Path) ->
 
 def _model_names(model: Mapping[str, Any], num_base_tokens: int, vocab_size: int, file: Path) -> dict[int, str]:
     """Place the published names from the model's bos on; where the model itself says an id, that one counts."""
-    said = {name: model[key] for key, name in _MODEL_IDS.items() if model.get(key) is not None}
+    said = {name: token for key, name in _MODEL_IDS.items() if (token := _model_id(model, key)) is not None}
     for name, token in said.items():
         if not isinstance(token, int) or not num_base_tokens <= token < vocab_size:
             raise TokenizerError(
