@@ -15,8 +15,6 @@ PIP       := $(BIN)/python -m pip install -qq --disable-pip-version-check
 HAS_TORCH := $(VENV)/.has-torch
 HAS_BASE  := $(VENV)/.has-base
 HAS_DEV   := $(VENV)/.has-dev
-# glibc would give each large tensor's memory back and fault it in again: a quarter of the training speed.
-KEEP_MEMORY := MALLOC_MMAP_THRESHOLD_=4000000000 MALLOC_TRIM_THRESHOLD_=8000000000
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
@@ -44,7 +42,7 @@ lint: $(HAS_DEV) ## Check style, types and import directions
 
 nano: $(HAS_DEV) ## Make the bundled model anew (needs Debian's apt-get; about an hour on two cores)
 	$(BIN)/python -m openk3.models.nano.recipe prepare
-	$(KEEP_MEMORY) $(BIN)/python -m openk3.models.nano.recipe train
+	$(BIN)/python -m openk3.models.nano.recipe train
 	$(BIN)/python -m openk3.models.nano.recipe evaluate
 	$(BIN)/python -m openk3.models.nano.recipe export
 
