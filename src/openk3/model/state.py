@@ -1,6 +1,6 @@
 """What a sequence carries from token to token: KDA states and convolution tails, and cached latents of the MLA layers.
 
-Unusual: layers only see `BatchState`, three calls; whoever stores states differently (slots, pages) implements those.
+Unusual: layers only see `BatchState`, four calls; whoever stores states differently (slots, pages) implements those.
 """
 
 from __future__ import annotations
