@@ -15,7 +15,8 @@ import pytest
 
 # Makes the terminal the controlling one, so that Ctrl-C becomes a signal, then becomes the program itself.
 _TAKE_TERMINAL = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs are born deaf to Ctrl-C, and pass it on
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """

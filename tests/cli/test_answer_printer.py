@@ -109,3 +109,12 @@ def test_an_answer_as_one_object() -> None:
         "finish_reason": "tool_calls",
         "usage": {"prompt_tokens": 3, "completion_tokens": 4},
     }
+
+
+def test_each_answer_says_anew_that_it_thinks() -> None:
+    content, reasoning = io.StringIO(), io.StringIO()
+    printer = AnswerPrinter(content, reasoning)
+    for thought in ("one", "two"):  # the first answer has nothing but thinking
+        printer.show(ReasoningDelta(thought))
+        printer.close()
+    assert reasoning.getvalue() == "[thinking] one\n[thinking] two\n" and content.getvalue() == ""

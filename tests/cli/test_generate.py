@@ -13,6 +13,7 @@ import pytest
 
 from openk3.cli import session
 from openk3.cli.main import run
+from openk3.cli.terminal import EMPTY_ANSWER
 from tests.cli.scripted import Script, answer
 
 
@@ -39,6 +40,13 @@ def test_the_answer_on_stdout_and_thinking_on_stderr(
     assert run(["generate", "any", "--prompt", "Hi", "--system", "Be kind.", "--effort", "low"]) == 0
     assert capsys.readouterr() == ("Hello!\n", "[thinking] Hm.\n")
     assert "Be kind." in script.prompts[0] and "thinking_effort=low" in script.prompts[0]
+
+
+def test_an_answer_without_text_is_said(says: Callable[..., Script], capsys: pytest.CaptureFixture[str]) -> None:
+    says(answer("Hm.", ""))
+    assert run(["generate", "any", "--prompt", "Hi"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "" and EMPTY_ANSWER in shown.err
 
 
 def test_the_prompt_may_come_from_stdin(says: Callable[..., Script], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def verify_contents(report: Report, *, progress: Progress | None = None) -> None
                 report.problems += [
                     f"{where}: {fault}" for fault in tensor_faults(stored.name, view, largest, report.config)
                 ]
-                zeros += [where] if largest == 0 else []
+                zeros += [where] if largest == 0 and not stored.name.endswith(_WITHOUT_INFLUENCE) else []
             if progress is not None:
                 progress(stored.name, stored.nbytes)
     _remark(report, zeros)
@@ -75,10 +75,15 @@ def _implausible_scales(scales: torch.Tensor) -> Iterator[str]:
             yield f"{count} of {scales.numel()} scale bytes are {byte} ({meaning}), not expected in a trained model"
 
 
+# layer 0's attention has one source only, so its query never gets a gradient and stays as it began
+_WITHOUT_INFLUENCE = ".layers.0.self_attention_res_proj.weight"
+
+
 def _remark(report: Report, zeros: list[str]) -> None:
     """Note what is no fault in itself: tensors of nothing but zeros, and files that could not be judged."""
     if zeros:
-        report.notes.append(f"{len(zeros)} tensors are all zero, first {zeros[0]}: untrained, or lost in copying")
+        others = f" and {len(zeros) - 1} more" if len(zeros) > 1 else ""
+        report.notes.append(f"{zeros[0]}{others}: all zero, so untrained or lost in copying")
     skipped = report.files - len(report.sound_files)
     if skipped:
         report.notes.append(f"the values of {skipped} files were not read, their headers have problems")

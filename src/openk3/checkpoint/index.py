@@ -167,7 +167,7 @@ def _end_fault(header: ShardHeader, ordered: list[StoredTensor], end: int) -> It
     size = header.file_size - header.data_start
     cut = [tensor for tensor in ordered if tensor.end > size]
     if cut:
-        others = f", and {len(cut) - 1} more tensors are cut off" if len(cut) > 1 else ""
+        others = f" (and {len(cut) - 1} more behind it)" if len(cut) > 1 else ""
         yield TensorError(
             f"{header.path}: {cut[0].name}: truncated: it ends at byte {cut[0].end} of the data, but the "
             f"file holds {size}{others}"

@@ -15,7 +15,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class AnswerPrinter:
-    """Print deltas of one answer; `close` ends the line that is open, also after an interruption."""
+    """Print deltas of one answer after another; `close` ends an answer, also after an interruption."""
 
     def __init__(self, content: TextIO, reasoning: TextIO) -> None:
         self._streams: dict[Channel, TextIO] = {"think": reasoning, "response": content}
@@ -30,7 +30,11 @@ class AnswerPrinter:
             self._write(delta.text, "response")
 
     def close(self) -> None:
-        """End the line that is open."""
+        """End the answer and the line that is open, so that the next answer says anew what it is."""
+        self._end_line()
+        self._channel = None
+
+    def _end_line(self) -> None:
         if self._channel is not None and self._line_is_open:
             self._emit("\n", self._channel)
 
@@ -45,7 +49,7 @@ class AnswerPrinter:
         self._line_is_open = not text.endswith("\n")
 
     def _switch(self, channel: Channel) -> None:
-        self.close()
+        self._end_line()
         thoughts = self._streams["think"]
         if channel == "think" and not may_style(thoughts):
             self._emit("[thinking] ", "think")  # where it cannot be dim, words have to say what it is

@@ -130,6 +130,7 @@ class _Chat:
 
     def _close(self, answer: Answer) -> None:
         from openk3.cli.json_lines import JsonLinesPrinter
+        from openk3.cli.terminal import EMPTY_ANSWER
 
         if isinstance(self._printer, JsonLinesPrinter):
             self._printer.end(answer.turn, answer.usage)
@@ -137,6 +138,8 @@ class _Chat:
             self._say("(stopped)")
         elif answer.turn.finish_reason == "length":
             self._say(f"(stopped at the limit, after {answer.usage.completion_tokens} tokens)")
+        elif not answer.turn.content:
+            self._say(EMPTY_ANSWER)
 
     def _command(self, name: str, argument: str = "") -> None:
         if name == "/help":

@@ -81,7 +81,7 @@ def _read_prompt(prompt: str | None) -> str:
 
 def _print_text(answer: Answer) -> None:
     from openk3.cli.answer_printer import AnswerPrinter
-    from openk3.cli.terminal import note
+    from openk3.cli.terminal import EMPTY_ANSWER, note
 
     printer = AnswerPrinter(sys.stdout, sys.stderr)
     try:
@@ -91,6 +91,8 @@ def _print_text(answer: Answer) -> None:
         printer.close()
     if answer.turn.finish_reason == "length":
         note(f"(stopped at the limit, after {answer.usage.completion_tokens} tokens)")
+    elif not answer.turn.content:
+        note(EMPTY_ANSWER)
 
 
 def _print_object(answer: Answer) -> None:

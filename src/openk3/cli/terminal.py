@@ -7,6 +7,7 @@ import sys
 from typing import TextIO
 
 _DIM, _PLAIN = "\x1b[2m", "\x1b[0m"
+EMPTY_ANSWER = "(no answer: the model ended without text, or called a tool and none is declared)"
 
 
 def may_style(stream: TextIO) -> bool:

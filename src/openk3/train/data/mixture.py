@@ -48,7 +48,7 @@ class _Source:
         if not len(self.training):
             raise TrainingError(
                 f"source {self.name!r} has {len(self.shard)} documents, none left for training",
-                hint="lower data.held_out or give it more documents",
+                hint="lower data.held_out or give it more documents (a text file is one, a line of JSONL is one)",
             )
         self.position = _Position()
         self._order = self._shuffled(0)
