@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from operator import add, floordiv, mul, sub
 from pathlib import Path
 from random import Random
@@ -10,13 +12,18 @@ from random import Random
 import pytest
 import tiktoken
 
+from openk3.checkpoint.index import INDEX_FILE
+from openk3.errors import TrainingError
+from openk3.models.nano.recipe import sources
 from openk3.models.nano.recipe.dialogues import facts, lists, numbers, small_talk, stories, tools
 from openk3.models.nano.recipe.dialogues.compose import Composer
 from openk3.models.nano.recipe.dialogues.turn import EFFORTS, Task, article
+from openk3.models.nano.recipe.export import export
 from openk3.models.nano.recipe.vocabulary import train_vocabulary
 from openk3.models.nano.recipe.wordnet import WordNet
 from openk3.tokenizer.split import SPLIT_PATTERN
 
+SOURCES = ("wordnet", "kjv", "shakespeare")
 WORDS = "stone river candle apple window garden letter music paper summer winter basket".split()
 TASKS = [*numbers.TASKS, *facts.TASKS, *lists.tasks(WORDS), *small_talk.TASKS, *stories.TASKS, *tools.TASKS]
 
@@ -135,3 +142,42 @@ def test_vocabulary_keeps_digits_apart_and_loses_nothing() -> None:
     ids = encoding.encode(text)
     assert encoding.decode(ids) == text
     assert len(ids) < len(text.encode()) / 2
+
+
+def test_a_failed_export_leaves_the_bundled_model_alone(tmp_path: Path) -> None:
+    bundled, build = tmp_path / "nano", tmp_path / "build"
+    bundled.mkdir()
+    (bundled / INDEX_FILE).write_text("kept")
+    build.mkdir()
+    with pytest.raises(TrainingError, match="no such file"):
+        export(build, bundled)
+    (build / "run").mkdir()
+    for name, text in {
+        "made.json": json.dumps({"words": 1, "dialogues": 1, "seed": 1, "sha256": dict.fromkeys(SOURCES, "0")}),
+        "results.json": json.dumps({"right": {}, "overall": {}, "seed": 1, "thinking_tokens": {}}),
+        "run/metrics.jsonl": '{"loss": 1.0, "minutes": 1.0, "tokens": 1, "step": 1}\n{"held_out": {"kjv": 1.0}}\n',
+    }.items():
+        (build / name).write_text(text)
+    with pytest.raises(TrainingError, match="no finished model"):
+        export(build, bundled)
+    assert (bundled / INDEX_FILE).read_text() == "kept"
+
+
+def test_sources_are_fetched_into_a_folder_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs run inside the folder, so a relative path to it would be looked for twice."""
+    commands: list[Sequence[str]] = []
+
+    def run(command: Sequence[str], folder: Path, hint: str) -> bytes:
+        commands.append(command)
+        if command[0] == "apt-get":
+            (folder / f"{command[-1]}_1_all.deb").touch()
+        elif command[0] == "dpkg-deb":
+            assert Path(command[-2]).is_absolute() and Path(command[-2]).is_file()
+            Path(command[-1]).mkdir()
+        return b"In the beginning"
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sources, "_run", run)
+    monkeypatch.setattr(sources, "_fetch_shakespeare", lambda folder: None)
+    assert sources.fetch(Path("build/sources")).bible.read_bytes() == b"In the beginning"
+    assert len(commands) == 2 * len(sources.DEBIAN_PACKAGES) + 1

@@ -126,7 +126,7 @@ class K3ForCausalLM(nn.Module):
         """
         mix = self.mixed(input_ids, lengths, states, observe=observe, imposed_experts=imposed_experts)
         if last_only:
-            mix = mix.index_select(0, PackedSequences(lengths, mix.device).last_tokens)
+            mix = mix.index_select(0, torch.tensor(lengths, device=mix.device).cumsum(0) - 1)
         return self.logits(self._normed(mix, observe))
 
     def hidden(

@@ -8,8 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from openk3.checkpoint.index import INDEX_FILE
 from openk3.checkpoint.writer import remove_weights
-from openk3.errors import CapacityError
+from openk3.errors import CapacityError, TrainingError
 from openk3.model.accounting import account
 from openk3.models.nano.recipe.shape import NANO, NUM_BASE_TOKENS
 from openk3.tokenizer.special import SpecialTokens
@@ -22,22 +23,33 @@ _SAMPLING = {"do_sample": True, "temperature": 0.3, "top_p": 0.9}
 def export(build: Path, target: Path) -> int:
     """Copy the run's model from ``build`` to ``target`` with everything it needs; return the bytes there.
 
+    Nothing at ``target`` is touched before all of it is known to be there and to fit.
+
     Raises:
+        TrainingError: a stage before this one has not been run.
         CapacityError: the result is larger than 12 MB.
     """
+    sampling = {"eos_token_id": SpecialTokens.block(NUM_BASE_TOKENS).end_of_msg, **_SAMPLING}
+    texts = {"generation_config.json": json.dumps(sampling, indent=2) + "\n", "CARD.md": card(build)}
+    files = _model_files(build / "run" / "model")
+    size = sum(file.stat().st_size for file in files) + sum(len(text.encode()) for text in texts.values())
+    if size > MAX_BYTES:
+        raise CapacityError(f"nano takes {size:,} bytes, expected at most {MAX_BYTES:,}", hint="choose a smaller shape")
     target.mkdir(parents=True, exist_ok=True)
     remove_weights(target)
-    for file in sorted((build / "run" / "model").iterdir()):
+    for name, text in texts.items():
+        (target / name).write_text(text, encoding="utf-8")
+    for file in files:
         shutil.copyfile(file, target / file.name)
-    sampling = {"eos_token_id": SpecialTokens.block(NUM_BASE_TOKENS).end_of_msg, **_SAMPLING}
-    (target / "generation_config.json").write_text(json.dumps(sampling, indent=2) + "\n", encoding="utf-8")
-    (target / "CARD.md").write_text(card(build), encoding="utf-8")
-    size = sum(file.stat().st_size for file in target.iterdir() if file.is_file())
-    if size > MAX_BYTES:
-        raise CapacityError(
-            f"{target} takes {size:,} bytes, expected at most {MAX_BYTES:,}", hint="choose a smaller shape"
-        )
     return size
+
+
+def _model_files(folder: Path) -> list[Path]:
+    """List a finished run's model, its index last, so that a copy that was cut short does not look whole."""
+    files = sorted(folder.iterdir(), key=lambda file: (file.name == INDEX_FILE, file.name)) if folder.is_dir() else []
+    if not files or files[-1].name != INDEX_FILE:
+        raise TrainingError(f"{folder}: no finished model there", hint="run the stage `train` to its end first")
+    return files
 
 
 def card(build: Path) -> str:
@@ -69,5 +81,8 @@ def _table(results: dict[str, Any]) -> str:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TrainingError(f"{file}: no such file", hint="run the stages before this one first") from None
     return content

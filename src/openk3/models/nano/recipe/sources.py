@@ -50,6 +50,7 @@ def fetch(folder: Path) -> Sources:
     Raises:
         TrainingError: a download or an unpacking failed.
     """
+    folder = folder.resolve()  # the programs below run in it, and are told paths in it
     folder.mkdir(parents=True, exist_ok=True)
     sources = Sources(folder)
     for package in DEBIAN_PACKAGES:
