@@ -17,7 +17,7 @@ from openk3.train.balance import Balancer, balanced_bias
 from openk3.train.config import OptimConfig, RunConfig, load_train_config
 from openk3.train.init import init_for_training
 from openk3.train.loss import next_token_loss
-from openk3.train.quantization import straight_through
+from openk3.train.quantization import rounded_to_mxfp4
 from openk3.train.schedule import learning_rate, progress
 
 
@@ -73,9 +73,9 @@ def test_a_step_moves_the_bias_after_the_batch_it_came_from(tiny: K3Config) -> N
 
 def test_rounding_is_that_of_the_file_and_passes_the_gradient() -> None:
     weights = torch.randn(4, 64, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    rounded = straight_through(weights)
+    rounded = rounded_to_mxfp4(weights)
     assert torch.equal(rounded, unpack(*pack(weights.detach())))
-    assert torch.equal(straight_through(rounded), rounded)
+    assert torch.equal(rounded_to_mxfp4(rounded), rounded)
     (rounded * torch.arange(64.0)).sum().backward()
     assert torch.equal(weights.grad, torch.arange(64.0).expand(4, 64))
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from openk3.model.model import K3ForCausalLM
 from openk3.ops.mxfp4.reference import pack, unpack
+from openk3.ops.straight_through import straight_through
 from openk3.quant.experts import PlainExperts
 
 
@@ -25,14 +26,13 @@ class _StraightThrough(torch.autograd.Function):
         return grads[0]
 
 
-def straight_through(weights: Tensor) -> Tensor:
+def rounded_to_mxfp4(weights: Tensor) -> Tensor:
     """Round ``weights`` [..., C] to MXFP4 (C a multiple of 32); the gradient passes as if they were not."""
-    rounded: Tensor = _StraightThrough.apply(weights)
-    return rounded
+    return straight_through(weights, unpack(*pack(weights.detach()), dtype=weights.dtype))
 
 
 def quantize_experts(model: K3ForCausalLM, enabled: bool) -> None:
     """Switch rounding of all routed experts on or off."""
     for module in model.modules():
         if isinstance(module, PlainExperts):
-            module.quantizer = straight_through if enabled else None
+            module.quantizer = rounded_to_mxfp4 if enabled else None
