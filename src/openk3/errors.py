@@ -9,6 +9,9 @@
     ├── TokenizerError       a vocabulary file or a token id that makes no sense
     ├── ChatError            a conversation that the chat format cannot express
     ├── CapacityError        it does not fit in the memory, disk or context there is
+    │   └── QueueFullError   more requests are waiting than may wait; try again later
+    ├── DeadlineError        a request's time was over before its answer was
+    ├── EngineError          the engine stopped, or was closed, with a request unfinished
     ├── TrainingError        a training run that cannot start or go on
     └── NumericsError        NaN or infinity where a number was expected
 
@@ -52,6 +55,18 @@ class ChatError(OpenK3Error):
 
 class CapacityError(OpenK3Error):
     """It does not fit in the memory, disk or context there is."""
+
+
+class QueueFullError(CapacityError):
+    """More requests are waiting than may wait; the same request may succeed later."""
+
+
+class DeadlineError(OpenK3Error):
+    """A request's time was over before its answer was."""
+
+
+class EngineError(OpenK3Error):
+    """The engine stopped, or was closed, with a request unfinished."""
 
 
 class TrainingError(OpenK3Error):
