@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from openk3.model import attn_res, kda, mla, moe
 from openk3.model.model import K3ForCausalLM
-from openk3.ops.kda import dispatch, reference
+from openk3.ops.kda import dispatch
 from openk3.ops.norm.recompute import rms_norm
 from openk3.ops.router.reference import Routing, route
 from openk3.ops.situ.reference import situ_glu
@@ -75,16 +75,15 @@ def _(model: K3ForCausalLM, patch: Patch) -> None:
 
 @mistake("state read before the write")
 def _(model: K3ForCausalLM, patch: Patch) -> None:
-    def read_first(q, k, v, log_decay, beta, packed, state=None, form="auto"):  # type: ignore[no-untyped-def]
+    def read_first(q, k, v, log_decay, beta, packed, form="chunk"):  # type: ignore[no-untyped-def]
         # reading S before the rank-one write leaves out the current token's own contribution q·k * beta * error
-        _, new_state = reference.kda_recurrent(q, k, v, log_decay, beta, packed, state)
         outs, s = [], q.new_zeros(q.shape[1], q.shape[2], v.shape[2])
         for t in range(q.shape[0]):
             s = s * log_decay[t].exp()[..., None]
             outs.append(torch.einsum("hkv,hk->hv", s, q[t] * q.shape[-1] ** -0.5))
             error = v[t] - torch.einsum("hkv,hk->hv", s, k[t])
             s = s + k[t][..., None] * (beta[t][:, None] * error)[:, None]
-        return torch.stack(outs), new_state
+        return torch.stack(outs)
 
     patch.setattr(kda, "kda", read_first)
 

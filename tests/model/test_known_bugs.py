@@ -120,13 +120,20 @@ def test_06_triangular_system_is_solved_without_powers() -> None:
 
 
 def test_07_state_means_the_same_to_both_forms() -> None:
-    """Equal key and value widths hide a transposed state; a prompt continued by the other form shows it."""
-    ids, expected = prompt(50), build()(prompt(50), [50])
+    """Equal key and value widths hide a transposed state; one form continued from the other's state shows it."""
+    ids, expected = prompt(48), build()(prompt(48), [48])
     for first, second in (("chunk", "recurrent"), ("recurrent", "chunk")):
         models = [build(kda=first), build(kda=second)]
-        state = models[0].new_state()
-        logits = [model(part, [len(part)], [state]) for model, part in zip(models, ids.split([30, 20]), strict=True)]
+        states = [model.new_state() for model in models]
+        logits = [models[0](ids[:32], [32], [states[0]])]
+        states[1].kda, states[1].mla, states[1].num_tokens = states[0].kda, states[0].mla, 32  # no row is open at 32
+        logits.append(models[1](ids[32:], [16], [states[1]]))
         assert close(torch.cat(logits), expected)
+
+
+def test_07_a_state_of_the_other_form_is_refused() -> None:
+    with pytest.raises(ConfigError, match="kda form is recurrent"):
+        build(kda="chunk")(prompt(3), [3], [build(kda="recurrent").new_state()])
 
 
 def test_08_a_state_kept_at_a_boundary_continues_as_if_never_left() -> None:

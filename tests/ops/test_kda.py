@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openk3.errors import ConfigError
 from openk3.ops.kda.chunk import kda_chunk
-from openk3.ops.kda.dispatch import kda
 from openk3.ops.kda.gate import bounded_log_decay
 from openk3.ops.kda.reference import kda_recurrent
+from openk3.ops.kda.stream import MAX_OPEN, kda_stream, settle
 from openk3.ops.norm.reference import l2_normalize
 from openk3.ops.packed import PackedSequences
 from tests.tolerances import FLOAT32, relative_gap
@@ -43,9 +45,9 @@ def inputs(
     return [x.to(dtype) for x in (q, k, normal(tokens, HEADS, value), log_decay, beta)]
 
 
-def initial(sequences: int, seed: int = 1, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def initial(sequences: int, seed: int = 1, dtype: torch.dtype = torch.float32, value: int = VALUE) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(sequences, HEADS, KEY, VALUE, generator=generator, dtype=torch.float64).to(dtype)
+    return torch.randn(sequences, HEADS, KEY, value, generator=generator, dtype=torch.float64).to(dtype)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,7 @@ def test_chunk_form_survives_nearly_equal_keys_that_never_fade() -> None:
     assert relative_gap(o.double(), truth) < max(FLOAT32["kda"], 3 * relative_gap(recurrent.double(), truth))
 
 
-@pytest.mark.parametrize("form", [kda_recurrent, kda_chunk, kda])
+@pytest.mark.parametrize("form", [kda_recurrent, kda_chunk])
 @given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=6))
 def test_any_split_gives_the_whole(form: object, cuts: list[int]) -> None:
     total = sum(cuts)
@@ -159,7 +161,7 @@ def test_numerical_gradients() -> None:
     assert torch.autograd.gradcheck(run, leaves, fast_mode=True)
 
 
-@pytest.mark.parametrize("form", [kda_recurrent, kda_chunk, kda])
+@pytest.mark.parametrize("form", [kda_recurrent, kda_chunk])
 def test_packed_sequences_do_not_see_each_other(form: object) -> None:
     lengths = [3, 1, 40, 16, 1, 17]
     tensors, state = inputs(sum(lengths), DECAYS["mixed"]), initial(len(lengths))
@@ -176,13 +178,58 @@ def test_packed_sequences_do_not_see_each_other(form: object) -> None:
         assert relative_gap(new_state[i : i + 1], expected_state) < FLOAT32["packed"]
 
 
-def test_length_one_sequences_take_the_recurrence_in_any_company() -> None:
-    lengths = [1, 33, 1]
-    tensors, state = inputs(sum(lengths)), initial(3)
-    o, _ = kda(*tensors, PackedSequences(lengths), state)
-    for i, at in ((0, 0), (2, 34)):
-        alone, _ = kda_recurrent(*(x[at : at + 1] for x in tensors), PackedSequences([1]), state[i : i + 1])
-        torch.testing.assert_close(o[at : at + 1], alone, rtol=0, atol=0)
+def stream(
+    tensors: list[torch.Tensor], cuts: list[int], company: Sequence[int] = ()
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run one sequence piece by piece, each piece beside other sequences of ``company`` tokens; NaN where unused."""
+    total, at, state = sum(cuts), 0, initial(1 + len(company), value=KEY)
+    opened = torch.full((1 + len(company), MAX_OPEN, HEADS, 3 * KEY + 1), float("nan"))
+    others = inputs(sum(company), DECAYS["mixed"], seed=9, value=KEY) if company else []
+    outputs = []
+    for cut in cuts:
+        piece = [x[at : at + cut] for x in tensors]
+        batch = [torch.cat([x, other]) for x, other in zip(piece, others, strict=True)] if company else piece
+        num_open = at % 16
+        step = kda_stream(*batch, PackedSequences([cut, *company]), state, opened, [num_open, *(0 for _ in company)])
+        outputs.append(step.output[:cut])
+        state = torch.cat([step.state[:1], state[1:]])
+        keep = (num_open + cut) % 16
+        rows = torch.cat([opened[0, :num_open], step.rows[:cut]])
+        opened[0] = float("nan")
+        opened[0, :keep] = rows[len(rows) - keep :]
+        at += cut
+    return torch.cat(outputs), settle(state[0], opened[0, : total % 16])
+
+
+@pytest.mark.parametrize("name", DECAYS)
+@given(data=st.data(), total=st.integers(1, 70))
+def test_every_split_of_a_stream_has_the_same_bits_in_any_company(name: str, data: st.DataObject, total: int) -> None:
+    tensors = inputs(total, DECAYS[name], seed=total, value=KEY)
+    whole, state = stream(tensors, [total])
+    cuts, left = [], total
+    while left:
+        cuts.append(data.draw(st.integers(1, left)))
+        left -= cuts[-1]
+    output, last = stream(tensors, cuts, data.draw(st.lists(st.integers(1, 40), max_size=3)))
+    assert torch.equal(output, whole) and torch.equal(last, state)
+    expected, expected_state = kda_recurrent(*tensors, PackedSequences([total]), initial(1, value=KEY))
+    assert relative_gap(whole, expected) < FLOAT32["kda"]
+    assert relative_gap(state[None], expected_state) < FLOAT32["kda"]
+
+
+def test_rows_of_a_chunk_do_not_depend_on_later_rows() -> None:
+    tensors = inputs(16, DECAYS["mixed"])
+    whole, _ = kda_chunk(*tensors, PackedSequences([16]))
+    for length in range(1, 16):
+        part, _ = kda_chunk(*(x[:length] for x in tensors), PackedSequences([length]))
+        assert torch.equal(part, whole[:length]), length
+
+
+@pytest.mark.parametrize("num_open", [[16], [-1], [0, 0]])
+def test_open_rows_that_cannot_be_are_refused(num_open: list[int]) -> None:
+    opened = torch.zeros(1, MAX_OPEN, HEADS, 2 * KEY + VALUE + 1)
+    with pytest.raises(ConfigError, match="open rows"):
+        kda_stream(*inputs(3), PackedSequences([3]), initial(1), opened, num_open)
 
 
 @pytest.mark.parametrize("form", [kda_recurrent, kda_chunk])

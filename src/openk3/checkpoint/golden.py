@@ -219,7 +219,7 @@ def _observed_run(model: K3ForCausalLM, ids: torch.Tensor) -> tuple[dict[str, to
 def _state_values(state: SequenceState) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield states in the reference's layouts: recurrent [H, V, K], convolution inputs [channel, token]."""
     for layer, kda in state.kda.items():
-        yield f"layer{layer}.kda_state_vk", kda.recurrent.transpose(-1, -2)
+        yield f"layer{layer}.kda_state_vk", state.settled(layer).transpose(-1, -2)
         for stream, inputs in zip("qkv", kda.conv.T.chunk(3), strict=True):
             yield f"layer{layer}.conv_state_{stream}", inputs
     for layer, cache in state.mla.items():

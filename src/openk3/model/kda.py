@@ -15,10 +15,11 @@ from openk3.model.config import K3Config
 from openk3.model.options import ModelOptions
 from openk3.model.parts import Float32Weight, KeepsFloat32, Linear, PartialSum
 from openk3.model.state import KDAState
-from openk3.ops.kda.dispatch import kda
+from openk3.ops.kda.dispatch import kda, kda_continue
 from openk3.ops.kda.gate import bounded_log_decay
 from openk3.ops.norm.reference import gated_rms_norm, l2_normalize
 from openk3.ops.precision import widen
+from openk3.ops.row_independent import elementwise
 from openk3.ops.short_conv.recompute import taps_and_silu
 from openk3.ops.short_conv.reference import short_conv
 
@@ -52,21 +53,37 @@ class KimiDeltaAttention(KeepsFloat32):
 
     def forward(self, x: Tensor, batch: ForwardBatch) -> Tensor:
         """Map the normed layer input [N, d] to [N, d], reading and writing this layer's state."""
-        state = batch.state.read_kda(self.layer)
+        memory = batch.state.read_kda(self.layer)
         u = torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], dim=-1)  # [N, 3P]
-        mixed, conv = short_conv(u, self._taps(), batch.packed, state and state.conv, taps_and_silu)
+        mixed, _ = short_conv(u, self._taps(), batch.packed, memory and memory.conv, taps_and_silu)
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)) for part in mixed.chunk(3, dim=-1))  # [N, H, K]
-        beta = torch.sigmoid(widen(self.b_proj(x)))  # [N, H]
+        beta = elementwise(torch.sigmoid, widen(self.b_proj(x)))  # [N, H]
         z = self.f_b_proj(self.f_a_proj(x)).unflatten(-1, (self.num_heads, -1))
         log_decay = bounded_log_decay(z, self.A_log, self.dt_bias, self.lower_bound)  # [N, H, K]
-        o, recurrent = kda(
-            l2_normalize(q), l2_normalize(k), v, log_decay, beta, batch.packed, state and state.recurrent, self.form
-        )
-        batch.state.write_kda(self.layer, KDAState(recurrent, conv))
+        o = self._attend(l2_normalize(q), l2_normalize(k), v, log_decay, beta, u, memory, batch)  # [N, H, V]
         gate = self.g_proj(x).unflatten(-1, (self.num_heads, -1))
         y = gated_rms_norm(o.to(x.dtype), gate, self.o_norm.weight, self.eps)  # [N, H, K]
         batch.observe_layer(self.layer, kda_q=q, kda_k=k, kda_v=v, kda_logdec=log_decay, kda_beta=beta, kda_o=o)
         return self.partial_sum(self.o_proj(y.flatten(-2)))
+
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_decay: Tensor,
+        beta: Tensor,
+        conv_inputs: Tensor,
+        memory: KDAState | None,
+        batch: ForwardBatch,
+    ) -> Tensor:
+        """Run the delta rule, from ``memory`` if there is one, which is then advanced."""
+        rows = (q, k, v, log_decay, beta, batch.packed)
+        if memory is None:
+            return kda(*rows, self.form)
+        step = kda_continue(*rows, memory.recurrent, memory.opened, batch.state.num_open, self.form)
+        batch.state.write_kda(self.layer, step.state, step.rows, conv_inputs, batch.packed)
+        return step.output
 
     def _taps(self) -> Tensor:
         """Return the three convolutions' taps as one [3P, taps] float32 matrix."""

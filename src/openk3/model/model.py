@@ -20,7 +20,7 @@ from openk3.model.layer import DecoderLayer
 from openk3.model.mtp import MTPLayer
 from openk3.model.options import ModelOptions
 from openk3.model.parts import Linear, RMSNorm, Weight
-from openk3.model.state import SequenceState, SequenceStates, Stateless
+from openk3.model.state import BatchState, SequenceState, SequenceStates, Stateless
 from openk3.ops.attn_res.reference import pseudo_query
 from openk3.ops.packed import PackedSequences
 from openk3.ops.precision import wide_dtype
@@ -106,7 +106,7 @@ class K3ForCausalLM(nn.Module):
 
     def new_state(self) -> SequenceState:
         """Return the state of a sequence that has no tokens yet."""
-        return SequenceState(self.config, self.dtype, self.lm_head.weight.device)
+        return SequenceState(self.config, self.dtype, self.lm_head.weight.device, self.options.kda)
 
     def forward(
         self,
@@ -203,8 +203,18 @@ class K3ForCausalLM(nn.Module):
         packed = PackedSequences(lengths, input_ids.device)
         check_ids(input_ids, packed.num_tokens, self.config.vocab_size)
         check_imposed(imposed_experts or {}, packed.num_tokens, self.config.moe)
-        state = Stateless(len(packed)) if states is None else SequenceStates(states, packed)
-        return ForwardBatch(packed, state, observe, imposed_experts or {})
+        return ForwardBatch(packed, self._batch_state(states, packed), observe, imposed_experts or {})
+
+    def _batch_state(self, states: Sequence[SequenceState] | None, packed: PackedSequences) -> BatchState:
+        if states is None:
+            return Stateless(packed)
+        for state in states:
+            if state.kda_form != self.options.kda:
+                raise ConfigError(
+                    f"a state's kda form is {state.kda_form}, expected the model's ({self.options.kda})",
+                    hint="make states with the new_state() of the model that uses them",
+                )
+        return SequenceStates(states, packed)
 
 
 def _advance(states: Sequence[SequenceState] | None, lengths: Sequence[int]) -> None:

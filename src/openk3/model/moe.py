@@ -8,7 +8,6 @@ Legend: N tokens, d hidden, L latent, F expert width, E experts, k chosen.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from openk3.model.batch import ForwardBatch
@@ -18,6 +17,7 @@ from openk3.model.parts import KeepsFloat32, Linear, PartialSum, RMSNorm
 from openk3.ops.experts.reference import routed_sum
 from openk3.ops.mxfp8.reference import fake_quantize
 from openk3.ops.router.reference import Routing, route
+from openk3.ops.row_independent import linear
 from openk3.ops.situ.recompute import situ_glu
 from openk3.ops.straight_through import straight_through
 from openk3.quant.experts import ExpertFormat, ExpertMatrices, make_experts
@@ -106,8 +106,8 @@ class LatentMoE(nn.Module):
 
     def _run_expert(self, weights: ExpertMatrices, rows: Tensor) -> Tensor:
         """Run one expert on its rows [n, L]."""
-        hidden = situ_glu(F.linear(rows, weights.w1), F.linear(rows, weights.w3), *self.betas)
-        return F.linear(self._rounded(hidden), weights.w2)
+        hidden = situ_glu(linear(rows, weights.w1), linear(rows, weights.w3), *self.betas)
+        return linear(self._rounded(hidden), weights.w2)
 
     def _rounded(self, x: Tensor) -> Tensor:
         """Round what enters an expert matrix as the options say."""

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from openk3.errors import ConfigError
 from openk3.ops.kda.dispatch import KDAForm
 
-MLAForm = Literal["auto", "expanded", "absorbed"]
+MLAForm = Literal["auto", "blocks", "expanded", "absorbed"]
 AttnResForm = Literal["plain", "two_phase"]
 ExpertActivations = Literal["native", "mxfp8-ceil", "mxfp8-floor"]
 
@@ -17,10 +17,12 @@ ExpertActivations = Literal["native", "mxfp8-ceil", "mxfp8-floor"]
 class ModelOptions:
     """Choices that change rounding or speed, never the equation.
 
+    The defaults give the same bits however a text is split and packed. ``mla`` "auto" is "blocks" where latents are
+    cached and "expanded" where nothing is kept, as in training.
     ``expert_activations`` rounds what enters the routed experts to MXFP8; the published checkpoint asks for none.
     """
 
-    kda: KDAForm = "auto"
+    kda: KDAForm = "chunk"
     mla: MLAForm = "auto"
     attn_res: AttnResForm = "plain"
     expert_activations: ExpertActivations = "native"

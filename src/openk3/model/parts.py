@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from openk3.ops.norm.recompute import rms_norm
+from openk3.ops.row_independent import linear
 
 
 class Linear(nn.Module):
@@ -25,7 +25,7 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., in] to [..., out]."""
-        return F.linear(x, self.weight)
+        return linear(x, self.weight)
 
 
 class RMSNorm(nn.Module):

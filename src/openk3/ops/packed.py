@@ -6,14 +6,17 @@ a prefix, and nothing is ever padded to the longest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from openk3.errors import ConfigError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,11 @@ class ChunkPlan:
     positions: Tensor  # [N] int64: where each token went, as chunk * size + row
     order: Tensor  # [B] int64: sequences by falling length
     running: tuple[int, ...]  # per step, how many sequences (a prefix of `order`) have a chunk
+
+    def to(self, device: torch.device) -> ChunkPlan:
+        """Return the plan with its index tensors on ``device``."""
+        tensors = {name: getattr(self, name).to(device) for name in ("tokens", "positions", "order")}
+        return replace(self, **tensors)
 
     @cached_property
     def is_full(self) -> bool:
@@ -53,7 +61,7 @@ class PackedSequences:
         self.device = torch.device(device)
         if not self.lengths or min(self.lengths) < 1:
             raise ConfigError(f"sequence lengths are {self.lengths[:8]}, expected at least one, each at least 1")
-        self._plans: dict[int, ChunkPlan] = {}
+        self._remembered: dict[Hashable, Any] = {}
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -92,9 +100,14 @@ class PackedSequences:
 
     def chunks(self, size: int) -> ChunkPlan:
         """Return the plan for chunks of ``size`` tokens, made once."""
-        if size not in self._plans:
-            self._plans[size] = self._plan(size)
-        return self._plans[size]
+        return self.remember(size, lambda: self._plan(size))
+
+    def remember(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what ``make`` returned the first time for ``key``: all layers of a pass share one packing."""
+        if key not in self._remembered:
+            self._remembered[key] = make()
+        value: T = self._remembered[key]
+        return value
 
     def _plan(self, size: int) -> ChunkPlan:
         lengths = torch.tensor(self.lengths)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from openk3.ops.precision import widen
+from openk3.ops.row_independent import elementwise
 
 
 def bounded_log_decay(z: Tensor, A_log: Tensor, dt_bias: Tensor, lower_bound: float) -> Tensor:
@@ -18,4 +19,4 @@ def bounded_log_decay(z: Tensor, A_log: Tensor, dt_bias: Tensor, lower_bound: fl
     ``z`` [N, H, K] decay logits; ``A_log`` [H]; ``dt_bias`` [H * K]; result [N, H, K] in (lower_bound, 0).
     """
     s = widen(z) + widen(dt_bias).view(z.shape[-2:])
-    return lower_bound * torch.sigmoid(widen(A_log).exp()[:, None] * s)
+    return lower_bound * elementwise(torch.sigmoid, widen(A_log).exp()[:, None] * s)

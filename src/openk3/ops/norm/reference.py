@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from openk3.ops.precision import widen
+from openk3.ops.row_independent import elementwise
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -28,4 +29,4 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tenso
     """Return ``RMSNorm(x; weight) * sigmoid(gate)`` over the last axis, in float32 with one rounding to x's dtype."""
     wide = widen(x)
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * widen(weight)
-    return (normed * torch.sigmoid(widen(gate))).to(x.dtype)
+    return (normed * elementwise(torch.sigmoid, widen(gate))).to(x.dtype)

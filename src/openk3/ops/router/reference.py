@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openk3.ops.precision import widen
+from openk3.ops.row_independent import elementwise, linear
 
 
 class Routing(NamedTuple):
@@ -37,7 +38,7 @@ def route(
 
     ``weight`` [E, d]; ``bias`` [E] float32; ``imposed`` [N, k] replaces the choice, for comparing implementations.
     """
-    scores = torch.sigmoid(widen(x) @ widen(weight).T)
+    scores = elementwise(torch.sigmoid, linear(widen(x), widen(weight)))
     biased = scores.detach() + bias
     ranked, order = biased.sort(dim=-1, descending=True, stable=True)
     experts = (order[:, :top_k] if imposed is None else imposed.to(order.dtype)).sort(-1).values

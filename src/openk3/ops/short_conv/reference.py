@@ -13,6 +13,7 @@ from torch import Tensor
 
 from openk3.ops.packed import PackedSequences
 from openk3.ops.precision import widen
+from openk3.ops.row_independent import rows_in_whole_vectors
 
 TapsAndSilu = Callable[[Tensor, Tensor], Tensor]
 
@@ -61,7 +62,10 @@ def _with_tails(u: Tensor, packed: PackedSequences, tail: Tensor | None, before:
     last_rows = packed.last_tokens + before * torch.arange(1, num_sequences + 1, device=device)
     starts = torch.tensor(packed.starts, device=device) + before * torch.arange(num_sequences, device=device)
     insert_rows = starts[:, None] + torch.arange(before, device=device)
-    extended = u.new_empty(packed.num_tokens + before * num_sequences, u.shape[1])
+    num_rows = packed.num_tokens + before * num_sequences
+    # windows in whole vectors: the rest of a tensor is computed by other code, with other rounding
+    spare = -(num_rows - before) % rows_in_whole_vectors(u.shape[1])
+    extended = u.new_zeros(num_rows + spare, u.shape[1])
     extended = extended.index_copy(0, token_rows, u).index_copy(
         0, insert_rows.flatten(), tail.to(u.dtype).flatten(0, 1)
     )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from openk3.ops.precision import widen
+from openk3.ops.row_independent import elementwise
 
 
 def situ_glu(gate: Tensor, up: Tensor, beta: float = 4.0, linear_beta: float = 25.0) -> Tensor:
@@ -17,4 +18,5 @@ def situ_glu(gate: Tensor, up: Tensor, beta: float = 4.0, linear_beta: float = 2
     Any equal shapes; float32 inside, rounded once to gate's dtype (Kimi K3 report, section 2.3.2).
     """
     g, u = widen(gate), widen(up)
-    return (beta * torch.tanh(g / beta) * torch.sigmoid(g) * (linear_beta * torch.tanh(u / linear_beta))).to(gate.dtype)
+    cap, linear = elementwise(torch.tanh, g / beta), elementwise(torch.tanh, u / linear_beta)
+    return (beta * cap * elementwise(torch.sigmoid, g) * (linear_beta * linear)).to(gate.dtype)
