@@ -150,9 +150,18 @@ class K3ForCausalLM(nn.Module):
         imposed_experts: Mapping[int, Tensor] | None = None,
     ) -> Tensor:
         """Return the final mix [N, d] before the norm, which `draft` continues from; arguments as in `forward`."""
-        mix: Tensor = self.model(input_ids, self._batch(input_ids, lengths, states, observe, imposed_experts))
+        mix = self.run(input_ids, self._batch(input_ids, lengths, states, observe, imposed_experts))
         _advance(states, lengths)
         return mix
+
+    def run(self, input_ids: Tensor, batch: ForwardBatch) -> Tensor:
+        """Return the final mix [N, d] before the norm, over states that the caller keeps and has checked."""
+        mix: Tensor = self.model(input_ids, batch)
+        return mix
+
+    def head(self, mix: Tensor) -> Tensor:
+        """Norm final mixes [..., d] and apply the head: logits [..., vocab], at least float32."""
+        return self.logits(self.model.norm(mix))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Apply the head to normed hidden states [..., d]: logits [..., vocab], at least float32."""

@@ -1,7 +1,7 @@
 """Making a row's result independent of how many rows are computed with it, bit for bit.
 
-Unusual: nothing is recomputed or reordered; a few rows of padding are enough. Libraries compute a product of few rows by
-other code than one of many, and the last, incomplete vector of an elementwise function by other code than the rest.
+Unusual: nothing is recomputed or reordered; a few rows of padding are enough. Libraries compute a product of few rows
+by other code than one of many, and the last, incomplete vector of an elementwise function by other code than the rest.
 `holds` checks the machine at hand.
 """
 
