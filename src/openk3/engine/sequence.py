@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from openk3.engine.cache.identity import HashChain
 from openk3.engine.grammar import Matcher
 from openk3.engine.sampler import RowSampler
+from openk3.engine.speculative.depth import AdaptiveDepth
 from openk3.engine.stream import TokenStream
 from openk3.protocol.request import Request, RequestStats
 
@@ -21,13 +22,13 @@ from openk3.protocol.request import Request, RequestStats
 class EngineSequence:
     """A request's progress; ``position`` counts the computed of its ``tokens``; ``limit`` is the most it may have."""
 
-    number: int
     request: Request
     stream: TokenStream
     sampler: RowSampler
     chain: HashChain
     stop_token_ids: frozenset[int]
     limit: int
+    depth: AdaptiveDepth
     matcher: Matcher | None = None
     tokens: list[int] = field(default_factory=list)
     position: int = 0

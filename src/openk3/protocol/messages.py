@@ -69,10 +69,16 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseFormat:
-    """What the response must be; ``schema`` is the JSON schema itself, without the wrapper of the wire."""
+    """What the response must be; ``schema`` is the JSON schema itself, without the wrapper of the wire.
 
-    type: Literal["text", "json_object", "json_schema"] = "text"
+    ``regex`` (Rust's dialect, without look-around) must match the whole response; ``lark`` is a grammar of it in
+    llguidance's dialect of Lark, without special tokens. Each of the three belongs to the type of its name.
+    """
+
+    type: Literal["text", "json_object", "json_schema", "regex", "lark"] = "text"
     schema: Mapping[str, Any] | None = None
+    regex: str | None = None
+    lark: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,72 +1,92 @@
 """Choosing the next token from one row of logits: the definition of correct.
 
-Unusual: everything from the temperature on is float64 and in a fixed order, ties going to the lower id, so that a seed
-gives the same token on every machine whose logits agree.
+Unusual: NumPy, whose sums have one order whatever the number of threads, and a draw that goes through the tokens from
+the likeliest on, so that a faster form that sorts only the first of them can give the same token.
 
 Legend: V vocabulary size.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections import Counter
+from collections.abc import Sequence
 
-from openk3.errors import NumericsError
+import numpy as np
+import numpy.typing as npt
+
+from openk3.protocol.sampling import SamplingParams
+
+Row = npt.NDArray[np.float32]
+Weights = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+LARGEST = float(np.finfo(np.float32).max)
 
 
-def sample(
-    logits: Tensor, *, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, generator: torch.Generator
-) -> tuple[int, float]:
-    """Choose a token from ``logits`` [V]; return its id and its log-probability before any restriction.
+def adjust(logits: Row, params: SamplingParams, prompt_ids: Sequence[int], generated_ids: Sequence[int]) -> Row:
+    """Apply penalties, then bias, to finite ``logits`` [V]: in float64, rounded to a finite float32 once."""
+    wide = logits.astype(np.float64)
+    with np.errstate(over="ignore"):
+        for token in {*prompt_ids, *generated_ids}:
+            value = wide[token]
+            wide[token] = value / params.repetition_penalty if value > 0 else value * params.repetition_penalty
+        for token, count in Counter(generated_ids).items():
+            wide[token] -= params.presence_penalty + params.frequency_penalty * count
+        for token, bias in params.logit_bias.items():
+            wide[token] += bias
+    return wide.clip(-LARGEST, LARGEST).astype(np.float32)
 
-    Temperature 0 takes the most likely token and leaves ``generator`` untouched. Otherwise one number is drawn from it.
-    Raises `NumericsError` if a logit is NaN or infinite.
+
+def sample(logits: Row, params: SamplingParams, number: float, possible: Mask | None = None) -> int:
+    """Choose a token from adjusted ``logits`` [V] with a uniform ``number``, among ``possible`` [V], at least one."""
+    ids = np.arange(logits.size) if possible is None else np.flatnonzero(possible)
+    values = logits[ids]
+    if params.temperature == 0.0:
+        return int(ids[values.argmax()])
+    order, weights, total = restrict(values, params)
+    cumulative = weights.cumsum()
+    index = int(np.searchsorted(cumulative, number * total, side="right"))
+    # Rounding may have reached the sum: then it is the last token that adds to it.
+    return int(ids[order[min(index, int(np.searchsorted(cumulative, cumulative[-1])))]])
+
+
+def restrict(values: Row, params: SamplingParams) -> tuple[Ids, Weights, float]:
+    """Apply min-p, top-k and top-p: return the tokens that stay, likeliest first, their weights and what these sum to.
+
+    Weights are relative to the likeliest token's. The sum of all tokens is taken in order of id, any other in this one.
     """
-    logits = logits.to("cpu", torch.float64)
-    _require_finite(logits)
-    if temperature == 0.0:
-        token = int(logits.argmax())
-    else:
-        token = draw(probabilities(logits, temperature=temperature, top_p=top_p, top_k=top_k), generator)
-    return token, float(logits[token] - logits.logsumexp(0))
+    weights = boltzmann(values, params.temperature)
+    order = np.argsort(-values, kind="stable")
+    ordered = weights[order]
+    cumulative = ordered.cumsum()
+    count = values.size if params.top_k == 0 else min(params.top_k, values.size)
+    too_small = np.flatnonzero(ordered < params.min_p)
+    if too_small.size:
+        count = min(count, int(too_small[0]))
+    total = float(weights.sum()) if count == values.size else float(cumulative[count - 1])
+    if params.top_p < 1.0:
+        reached = np.flatnonzero(cumulative[:count] >= params.top_p * total)
+        if reached.size:
+            count = int(reached[0]) + 1
+            total = float(cumulative[count - 1])
+    return order[:count], ordered[:count], total
 
 
-def probabilities(logits: Tensor, *, temperature: float, top_p: float = 1.0, top_k: int = 0) -> Tensor:
-    """Give the distribution [V] (float64) that is drawn from: temperature, then top-k, then top-p of what is left.
-
-    Top-p keeps the fewest tokens, most likely first, whose probabilities sum to at least ``top_p``.
-    """
-    logits = logits.double()
-    # Subtracting first keeps a tiny temperature from overflowing: the largest exponent is 0.
-    probs = torch.softmax((logits - logits.max()) / temperature, dim=0)
-    if top_k == 0 and top_p == 1.0:
-        return probs
-    ordered, ids = probs.sort(descending=True, stable=True)
-    if 0 < top_k < ordered.numel():
-        ordered[top_k:] = 0.0
-        ordered /= ordered.sum()
-    if top_p < 1.0:
-        before = ordered.cumsum(0) - ordered
-        ordered[before >= top_p] = 0.0
-        ordered /= ordered.sum()
-    return torch.zeros_like(probs).scatter_(0, ids, ordered)
+def probabilities(logits: Row, params: SamplingParams, possible: Mask | None = None) -> Weights:
+    """Return the distribution [V] that `sample` draws from, at a temperature that is not 0."""
+    ids = np.arange(logits.size) if possible is None else np.flatnonzero(possible)
+    order, weights, _ = restrict(logits[ids], params)
+    distribution = np.zeros(logits.size)
+    distribution[ids[order]] = weights / weights.sum()
+    return distribution
 
 
-def draw(probs: Tensor, generator: torch.Generator) -> int:
-    """Draw an index from ``probs`` [V] (float64, sums to 1) by inverting its cumulative sum at one uniform number."""
-    cumulative = probs.cumsum(0)
-    uniform = torch.rand((), generator=generator, dtype=torch.float64) * cumulative[-1]
-    # right=True steps over impossible tokens; the bound does so at the end, where rounding may have reached the sum.
-    last_possible = int(probs.nonzero()[-1])
-    return min(int(torch.searchsorted(cumulative, uniform, right=True)), last_possible)
-
-
-def _require_finite(logits: Tensor) -> None:
-    wrong = (~logits.isfinite()).nonzero().flatten()
-    if wrong.numel():
-        first = int(wrong[0])
-        raise NumericsError(
-            f"{wrong.numel()} of {logits.numel()} logits are not finite; the first is token {first} "
-            f"with {float(logits[first])}",
-            hint="check the weights with `openk3 verify MODEL --deep`",
-        )
+def boltzmann(values: Row, temperature: float) -> Weights:
+    """Return ``exp((values - max) / temperature)`` of finite ``values`` [V]."""
+    # Subtracting first keeps a tiny temperature from overflowing upwards: the largest exponent is 0.
+    exponents = np.subtract(values, values.max(), dtype=np.float64)
+    if temperature != 1.0:
+        with np.errstate(over="ignore"):
+            exponents /= temperature
+    return np.exp(exponents, out=exponents)

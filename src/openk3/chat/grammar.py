@@ -1,0 +1,190 @@
+"""The grammar of one answer, from the prompt's end to the end of the message.
+
+Unusual: reasoning and free text are any text without control tokens, so that only the channel of the response, and
+calls, are held to anything. The channels must be closed one by one, though the parser asks for less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+from openk3.chat.grammar_arguments import ArgumentsWriter
+from openk3.chat.grammar_text import (
+    ANY_TEXT,
+    GrammarWriter,
+    attribute,
+    fault_of,
+    fault_of_grammar,
+    has_special_tokens,
+    json_value,
+    literal,
+    regex,
+)
+from openk3.chat.json_schema import check_schema
+from openk3.errors import ChatError
+from openk3.protocol.deep_stack import with_deep_stack
+from openk3.protocol.messages import Channel, Message, ResponseFormat, ToolChoice, ToolDeclaration
+from openk3.protocol.request import Grammar
+
+if TYPE_CHECKING:
+    from openk3.tokenizer.bpe import Tokenizer
+    from openk3.tokenizer.special import SpecialTokens
+
+# Calls are numbered exactly up to this; later ones have any number, as each exact one makes the grammar larger.
+_MOST_NUMBERED = 32
+_MOST_LINES = 2048
+
+
+def answer_grammar(
+    *,
+    channel: Channel,
+    special: SpecialTokens,
+    tools: Sequence[ToolDeclaration] = (),
+    tool_choice: ToolChoice = "auto",
+    only_tool: str | None = None,
+    response_format: ResponseFormat | None = None,
+) -> Grammar | None:
+    """Write the grammar of an answer that begins in ``channel``; None if nothing restricts it.
+
+    ``tools`` are all that the conversation declares (`declared_tools`); those with ``strict`` true are held to their
+    schema. With ``tool_choice`` required at least one is called, ``only_tool`` if that is given. A constrained response
+    may be left empty before a call.
+
+    Raises:
+        ChatError: a tool, a schema or the response format makes no sense.
+        TokenizerError: the vocabulary lacks the control tokens of the chat format.
+    """
+    _check_choice(tools, tool_choice, only_tool)
+    wanted = response_format or ResponseFormat()
+    _check_fields(wanted)
+    if wanted.type == "text" and not tools:
+        return None
+
+    def write() -> Grammar:
+        writer = GrammarWriter(special)
+        response = _response(wanted)
+        calls = _calls(writer, tools, only_tool) if tools and tool_choice != "none" else None
+        _write_answer(writer, channel, response, calls, required=tool_choice == "required")
+        return Grammar(_encodable(writer.text))
+
+    return with_deep_stack(write)
+
+
+def declared_tools(tools: Sequence[ToolDeclaration], messages: Iterable[Message]) -> list[ToolDeclaration]:
+    """List all tools of a conversation: the global ones and those that its system messages add."""
+    return [*tools, *(tool for message in messages for tool in message.tools)]
+
+
+def token_bytes(tokenizer: Tokenizer) -> list[bytes | None]:
+    """List the text of each id for a grammar compiler; None for special tokens."""
+    num_text = tokenizer.num_base_tokens
+    return [*map(tokenizer.token_bytes, range(num_text)), *[None] * (tokenizer.vocab_size - num_text)]
+
+
+def _write_answer(writer: GrammarWriter, channel: Channel, response: str | None, calls: str | None, *, required: bool) -> None:
+    reasoning = f"{ANY_TEXT} {writer.close('think')} {writer.open(literal('response'))} "
+    content = writer.define("content", ANY_TEXT if response is None else response)
+    close = writer.close("response")
+    if calls is None:
+        channels = f"{content} {close}"
+    else:
+        channels = f"{content} {close} {calls}{'' if required else '?'}"
+        if response is not None:
+            channels += f" | {close} {calls}"
+    writer.define("channels", channels)
+    writer.define("start", f"{reasoning if channel == 'think' else ''}channels {writer.close('message')} {writer.end}")
+
+
+def _calls(writer: GrammarWriter, tools: Sequence[ToolDeclaration], only_tool: str | None) -> str:
+    """Add the rules of the tools channel; a parameter counts the calls."""
+    arguments = ArgumentsWriter(writer)
+    calls = []
+    for position, tool in enumerate(tools):
+        name, function = _function(tool, position)
+        if only_tool in (None, name):
+            opening = literal(f'call{attribute("tool", name)} index="')
+            body = arguments.arguments(function, f"the parameters of tool {name!r}")
+            element = writer.element(f'{opening} index::_ "\\""', "call", body)
+            calls.append(writer.define(f"call_{position}::_", element))
+    _write_index(writer)
+    writer.define("call::_", " | ".join(calls))
+    writer.define("calls::_", "call::_ | call::_ calls::incr(_)")
+    return writer.define("tools", writer.element(literal("tools"), "tools", "calls::1"))
+
+
+def _write_index(writer: GrammarWriter) -> None:
+    numbers = [f'"{number}" %if eq(_, {number})' for number in range(1, _MOST_NUMBERED + 1)]
+    writer.define("index::_", " | ".join([*numbers, f"/[1-9][0-9]{{1,3}}/ %if gt(_, {_MOST_NUMBERED})"]))
+
+
+def _function(tool: ToolDeclaration, position: int) -> tuple[str, Any]:
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str) or not name:
+        raise ChatError(f"tools[{position}] has no function with a name, expected one to call it by")
+    return name, function
+
+
+def _check_choice(tools: Sequence[ToolDeclaration], choice: ToolChoice, only_tool: str | None) -> None:
+    if choice not in get_args(ToolChoice):
+        raise ChatError(f"tool_choice is {choice!r}, expected auto, none or required")
+    if choice == "required" and not tools:
+        raise ChatError("tool_choice is 'required', but no tool is declared")
+    names = [_function(tool, position)[0] for position, tool in enumerate(tools)]
+    if only_tool is not None and (choice != "required" or only_tool not in names):
+        raise ChatError(
+            f"only_tool is {only_tool!r} with tool_choice {choice!r}, expected a declared tool, with 'required'",
+            hint=f"the declared tools are {', '.join(names) or 'none'}",
+        )
+
+
+def _response(wanted: ResponseFormat) -> str | None:
+    """Give what matches the response; None if that is any text.
+
+    Raises:
+        ChatError: llguidance refuses it; its reason is said.
+    """
+    if wanted.type == "text":
+        return None
+    if wanted.type == "lark":
+        return _nested(wanted.lark or "")
+    if wanted.type == "regex":
+        matched = regex(wanted.regex or "")
+    elif wanted.type == "json_object":
+        matched = json_value({"type": "object"})
+    else:
+        check_schema(wanted.schema, "the response schema")
+        matched = json_value(wanted.schema or {})
+    if fault := fault_of(matched):
+        raise ChatError(f"the {wanted.type} of the response format cannot be enforced: {fault}")
+    return matched
+
+
+def _check_fields(wanted: ResponseFormat) -> None:
+    owners = {"schema": "json_schema", "regex": "regex", "lark": "lark"}
+    if wanted.type not in ("text", "json_object", *owners.values()):
+        raise ChatError(f"response format is {wanted.type!r}, expected text, json_object, json_schema, regex or lark")
+    for field, owner in owners.items():
+        if (getattr(wanted, field) is not None) != (wanted.type == owner):
+            fault = "without" if wanted.type == owner else "with"
+            raise ChatError(f"response format is {wanted.type!r} {fault} {field}, expected {field} with {owner} only")
+
+
+def _nested(lark: str) -> str:
+    """Embed a whole grammar; that it is one was checked, so it does not end the braces around it."""
+    if (num_lines := lark.count("\n")) > _MOST_LINES:
+        raise ChatError(f"the lark of the response format has {num_lines} lines, expected at most {_MOST_LINES}")
+    if fault := fault_of_grammar(lark):
+        raise ChatError(f"the lark of the response format is no grammar: {fault}")
+    if has_special_tokens(lark):
+        raise ChatError("the lark of the response format names special tokens, expected text only")
+    return f"%lark {{\n{lark}\n}}"
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ChatError(f"a tool or schema holds half a surrogate pair: {text[error.start]!r}") from None
+    return text

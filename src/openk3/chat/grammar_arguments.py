@@ -1,0 +1,102 @@
+"""The grammar of one tool's arguments: elements in the order of the schema, strings raw, all else JSON.
+
+Unusual: only a strict tool is held to its schema. Of any other, and where the schema is one that elements in order
+cannot express, arguments need only be well-formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from openk3.chat.grammar_text import ANY_TEXT, GrammarWriter, attribute, fault_of, json_value, literal
+from openk3.chat.json_schema import ArgumentSchema, Schema, check_schema
+from openk3.chat.tags import escape
+from openk3.errors import ChatError
+
+# An attribute's value, escaped.
+_ANY_KEY = '/([^&"]|&amp;|&quot;)*/'
+# A schema with one of these at its top says something of several arguments at once.
+_COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "not", "if")
+
+
+class ArgumentsWriter:
+    """Write the rules of arguments for the tools of one grammar."""
+
+    def __init__(self, writer: GrammarWriter) -> None:
+        self._writer = writer
+        self._any: str | None = None
+
+    def arguments(self, function: Mapping[str, Any], what: str) -> str:
+        """Give what matches the arguments of a tool, called ``what`` in errors.
+
+        Raises:
+            ChatError: a strict tool's parameters are no JSON schema of an object.
+        """
+        if function.get("strict") is not True:
+            return self._any_arguments()
+        parameters = function.get("parameters")
+        if parameters is None:
+            return literal("")
+        check_schema(parameters, what)
+        if isinstance(parameters, bool) or parameters.get("type", "object") != "object":
+            raise ChatError(f"{what} are a schema of {parameters!r:.60}, expected one of an object")
+        if any(keyword in parameters for keyword in _COMBINED):
+            return self._any_arguments()
+        return self._declared(parameters)
+
+    def _any_arguments(self) -> str:
+        if self._any is None:
+            self._any = self._others((), ArgumentSchema(True, {}))
+        return self._any
+
+    def _declared(self, parameters: Mapping[str, Any]) -> str:
+        properties: Mapping[str, Schema] = parameters.get("properties", {})
+        others: Schema = parameters.get("additionalProperties", True)
+        required = parameters.get("required", ())
+        schemas = {**properties, **{key: others for key in required if key not in properties}}
+        parts = []
+        for key, schema in schemas.items():
+            if schema is False and key not in required:
+                continue
+            argument = self._argument(key, ArgumentSchema(schema, parameters))
+            parts.append(argument if key in required else f"{argument}?")
+        if parameters.get("patternProperties"):
+            parts.append(self._others(schemas, ArgumentSchema(True, {})))
+        elif others is not False:
+            parts.append(self._others(schemas, ArgumentSchema(others, parameters)))
+        return self._writer.new("arguments", " ".join(parts) or literal(""))
+
+    def _argument(self, key: str, schema: ArgumentSchema) -> str:
+        """Give what matches an argument of a known name."""
+        elements = (
+            self._element(literal(f"argument{attribute('key', key)}{attribute('type', type_)}"), type_, schema)
+            for type_ in schema.types
+        )
+        return f"({' | '.join(elements)})"
+
+    def _others(self, known: Iterable[str], schema: ArgumentSchema) -> str:
+        """Add a rule for any number of arguments of other than the ``known`` names."""
+        excluded = " | ".join(literal(escape(key)) for key in known)
+        key = self._writer.new("KEY", _ANY_KEY + (f" & ~({excluded})" if excluded else ""))
+        elements = []
+        for type_ in schema.types:
+            opening, closing = literal('argument key="'), literal(f'"{attribute("type", type_)}')
+            tag = self._writer.new("ARGUMENT", f"{opening} {key} {closing}")
+            elements.append(self._element(tag, type_, schema))
+        return self._writer.new("others", f"({' | '.join(elements)})*")
+
+    def _element(self, tag: str, type_: str, schema: ArgumentSchema) -> str:
+        value = self._raw_string(schema) if type_ == "string" else _json(schema, type_)
+        return self._writer.element(tag, "argument", value)
+
+    def _raw_string(self, schema: ArgumentSchema) -> str:
+        """Give one terminal, as several may begin alike."""
+        raw = schema.raw_string
+        return ANY_TEXT if raw == ANY_TEXT else self._writer.new("VALUE", raw)
+
+
+def _json(schema: ArgumentSchema, type_: str) -> str:
+    """Match the JSON of one type; what llguidance cannot enforce at all is left at that."""
+    precise = json_value(schema.json_schema(type_))
+    return json_value({"type": type_}) if fault_of(precise) else precise
