@@ -1,0 +1,1 @@
+"""Drafting tokens ahead: who guesses, and how many are worth it."""
