@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
+from typing import Any, TypeVar
 
 from openk3.engine.cache.arena import Arena, PageRows
 from openk3.engine.cache.blocks import BlockPool
@@ -36,6 +38,7 @@ from openk3.protocol.request import Request
 from openk3.protocol.sampling import FinishReason, TokenOutput
 
 _log = logging.getLogger(__name__)
+Drafts = TypeVar("Drafts")
 
 
 class EngineCore:
@@ -71,13 +74,13 @@ class EngineCore:
             replace(config, max_running=min(config.max_running, memory.num_slots)), self.holdings, self._on_release
         )
         self._runner = Runner(model, slots, latents)
-        self._counts = EngineMetrics()
+        self._counts: dict[str, Any] = defaultdict(int)
 
     @property
     def metrics(self) -> EngineMetrics:
         """Counts so far and what is held."""
-        return replace(
-            self._counts,
+        return EngineMetrics(
+            **self._counts,
             preemptions=self.scheduler.preemptions,
             running=len(self.scheduler.running),
             waiting=self.scheduler.num_waiting,
@@ -176,19 +179,17 @@ class EngineCore:
                 )
 
     def _draft(self) -> None:
-        if self._drafter is None:
-            return
-        begin = time.monotonic()
         writing = [sequence for sequence in self.scheduler.running if sequence.is_writing]
         depths = [self._depth(sequence) for sequence in writing]
-        for sequence, drafts in zip(writing, self._drafter.propose(writing, depths), strict=True):
+        proposed = self._ask_drafter(lambda drafter: drafter.propose(writing, depths))
+        for sequence, drafts in zip(writing, proposed or [[]] * len(writing), strict=True):
             allowed = len(drafts) if sequence.matcher is None else sequence.matcher.count_allowed(drafts)
             sequence.drafts = drafts[:allowed]
-        self._count(draft_s=time.monotonic() - begin)
 
     def _depth(self, sequence: EngineSequence) -> int:
         """Return how many drafts could count: the last token of an answer needs none after it."""
-        assert self._drafter is not None
+        if self._drafter is None:
+            return 0
         return max(0, min(sequence.depth.depth, self._drafter.max_depth, sequence.limit - len(sequence.tokens) - 1))
 
     def _compute(self, rows: Sequence[StepRow]) -> None:
@@ -247,19 +248,35 @@ class EngineCore:
         """Keep the tokens that count: a row's own, and drafts that another token was chosen after."""
         counted = [row.num_known + max(0, n - 1) for row, n in zip(rows, chosen, strict=True)]
         result.states.settle(counted)
-        computed = []
-        for i, (row, count) in enumerate(zip(rows, counted, strict=True)):
-            sequence = row.sequence
-            accepted = count - row.num_known
-            self._count_row(row, accepted, chosen[i])
-            if self._drafter is not None:
-                computed.append(ComputedRow(sequence, sequence.position, result.mix_of(i, count)))
-            sequence.position += count
-            if sound[i]:
-                self.holdings.note_computed(sequence)
-        if self._drafter is not None:
-            begin = time.monotonic()
-            self._drafter.computed(computed)
+        self._tell_drafter(rows, result, counted, sound)
+        for row, count, num_chosen, is_sound in zip(rows, counted, chosen, sound, strict=True):
+            self._count_row(row, count - row.num_known, num_chosen)
+            row.sequence.position += count
+            if is_sound:
+                self.holdings.note_computed(row.sequence)
+
+    def _tell_drafter(
+        self, rows: Sequence[StepRow], result: StepResult, counted: Sequence[int], sound: Sequence[bool]
+    ) -> None:
+        computed = [
+            ComputedRow(row.sequence, row.sequence.position, result.mix_of(i, counted[i]))
+            for i, row in enumerate(rows)
+            if sound[i]
+        ]
+        self._ask_drafter(lambda drafter: drafter.computed(computed))
+
+    def _ask_drafter(self, ask: Callable[[Drafter], Drafts]) -> Drafts | None:
+        """Call the drafter, and do without one from its first failure on: answers do not depend on it."""
+        if self._drafter is None:
+            return None
+        begin = time.monotonic()
+        try:
+            return ask(self._drafter)
+        except Exception:
+            _log.exception("the drafter failed; the engine goes on without speculation")
+            self._drafter = None
+            return None
+        finally:
             self._count(draft_s=time.monotonic() - begin)
 
     def _count_row(self, row: StepRow, accepted: int, chosen: int) -> None:
@@ -296,11 +313,11 @@ class EngineCore:
             self._fail(sequence, CapacityError(f"{len(sequence.tokens):,} tokens find no room in the engine's memory"))
 
     def _on_release(self, sequence: EngineSequence) -> None:
-        if self._drafter is not None:
-            self._drafter.release(sequence)
+        self._ask_drafter(lambda drafter: drafter.release(sequence))
 
     def _count(self, **more: float) -> None:
-        self._counts = replace(self._counts, **{name: getattr(self._counts, name) + n for name, n in more.items()})
+        for name, n in more.items():
+            self._counts[name] += n
 
 
 def _not_finite(row: StepRow) -> NumericsError:

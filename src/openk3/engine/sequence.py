@@ -83,6 +83,7 @@ class EngineSequence:
     def append(self, token: int) -> None:
         """Take a chosen token."""
         self.tokens.append(token)
+        self.sampler.append(token)
         self.chain.extend([token])
         if self.first_token is None:
             self.first_token = time.monotonic()

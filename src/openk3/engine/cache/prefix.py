@@ -23,6 +23,10 @@ from openk3.engine.cache.metrics import CacheMetrics, DiskMetrics
 from openk3.engine.cache.record import Record
 from openk3.errors import ConfigError, EngineError
 
+DEFAULT_MAX_SIGHTINGS = 1 << 18
+SIGHTING_BYTES = 150
+"""About what one name of a computed unit takes."""
+
 
 @dataclass(frozen=True)
 class Match:
@@ -42,7 +46,7 @@ class PrefixCache:
 
     Identity ``unit`` and ``page_size`` are in tokens and independent of each other. ``state_bytes`` is the size of one
     sequence's state. ``latents`` [blocks, layers, page_size, width] is the arena seen as pages; only ``disk`` needs it.
-    At most ``max_sightings`` names of computed units are remembered, about 150 bytes each.
+    At most ``max_sightings`` names of computed units are remembered, `SIGHTING_BYTES` each.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class PrefixCache:
         *,
         latents: Tensor | None = None,
         disk: DiskTier | None = None,
-        max_sightings: int = 1 << 18,
+        max_sightings: int = DEFAULT_MAX_SIGHTINGS,
     ) -> None:
         if page_size < 1 or state_bytes < 1 or max_sightings < 1:
             raise ConfigError(

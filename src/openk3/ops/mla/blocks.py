@@ -18,8 +18,10 @@ from openk3.ops.precision import widen
 from openk3.ops.row_independent import batched_rows
 
 KEY_BLOCK = 128
-# Bounds the score matrix of one step; rows do not interact, so results do not depend on it.
-_MOST_SCORES = 2**23
+# These bound the scores and the copied keys of one tile; rows do not interact, so results do not depend on them. A single
+# sequence, or a single row of queries, may be larger.
+MOST_SCORES = 2**23
+MOST_KEYS = 2**16
 
 
 def whole_blocks(num_keys: int) -> int:
@@ -49,11 +51,14 @@ def _groups(packed: PackedSequences, past: Sequence[int]) -> Iterator[AttentionG
     for i, (length, cached) in enumerate(zip(packed.lengths, past, strict=True)):
         blocks = whole_blocks(cached + length) // KEY_BLOCK
         members.setdefault((length, blocks.bit_length()), []).append(i)
-    for (length, _), sequences in members.items():
-        _, tokens = packed.subset(sequences)
-        rows = max(whole_blocks(past[i] + length) for i in sequences)
-        before = torch.tensor([past[i] for i in sequences], device=packed.device)
-        yield AttentionGroup(tuple(sequences), before, tokens, length, rows)
+    for (length, _), alike in members.items():
+        rows = max(whole_blocks(past[i] + length) for i in alike)
+        together = max(1, MOST_KEYS // rows)
+        for first in range(0, len(alike), together):
+            sequences = alike[first : first + together]
+            _, tokens = packed.subset(sequences)
+            before = torch.tensor([past[i] for i in sequences], device=packed.device)
+            yield AttentionGroup(tuple(sequences), before, tokens, length, rows)
 
 
 def attend(query: Tensor, entries: Tensor, rank: int, past: Tensor, scale: float) -> Tensor:
@@ -63,7 +68,7 @@ def attend(query: Tensor, entries: Tensor, rank: int, past: Tensor, scale: float
     """
     keys = widen(entries)
     num_new, heads = query.shape[1:3]
-    tile = max(1, _MOST_SCORES // (query.shape[0] * heads * keys.shape[1]))
+    tile = max(1, MOST_SCORES // (query.shape[0] * heads * keys.shape[1]))
     parts = []
     for first in range(0, num_new, tile):
         rows = query[:, first : first + tile]
