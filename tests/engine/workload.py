@@ -54,7 +54,7 @@ class Workload:
             prefix_cache=rng.random() < 0.9 or self.folder is not None,
             speculate_depth=rng.choice([1, 4, 14]),
         )
-        pages = -(-(longest + 40) // page) + 1
+        pages = -(-(longest + 61) // page)  # prompts get up to 40 tokens more, answers have up to 20
         self.blocks = pages * rng.choice([1, 2, 20]) + rng.choice([0, 3])
         self.speculates = rng.random() < 0.6
 

@@ -12,7 +12,16 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from openk3.cli.errors import UsageError, report
-from openk3.cli.flags import DType, Sampling, SamplingFlags, Switch, choose_effort, parse_effort
+from openk3.cli.flags import (
+    DType,
+    EngineFlags,
+    EngineSettings,
+    Sampling,
+    SamplingFlags,
+    Switch,
+    choose_effort,
+    parse_effort,
+)
 from openk3.cli.text_input import check_text, read_lines
 from openk3.errors import OpenK3Error
 from openk3.protocol.sampling import SamplingParams
@@ -20,11 +29,13 @@ from openk3.protocol.sampling import SamplingParams
 if TYPE_CHECKING:
     from openk3.cli.answer_printer import AnswerPrinter
     from openk3.cli.json_lines import JsonLinesPrinter
-    from openk3.cli.session import Answer, Conversation
+    from openk3.cli.session import Conversation
+    from openk3.llm.answer import Answer
 
 _COMMANDS = {
     "/help": "show this list",
     "/effort": "LEVEL: think low, high or max from now on",
+    "/stats": "tokens and speed of the last answer",
     "/reset": "forget the conversation",
     "/exit": "leave (so does Ctrl-D)",
 }
@@ -39,6 +50,7 @@ def chat(
     thinking: bool = True,
     json: Switch = False,
     sampling: Sampling = SamplingFlags(),
+    engine: EngineSettings = EngineFlags(),
     dtype: DType = "bfloat16",
 ) -> None:
     """Talk to a model in this terminal.
@@ -61,18 +73,19 @@ def chat(
     level = choose_effort(effort, thinking=thinking)
     check_text(system, "--system")
     sampling.over(SamplingParams())  # wrong values are said before a model is loaded
+    engine.settings()
 
     from openk3.cli.answer_printer import AnswerPrinter
     from openk3.cli.json_lines import JsonLinesPrinter
     from openk3.cli.session import Conversation, load
     from openk3.cli.terminal import note
 
-    loaded = load(model, dtype)
-    note(loaded.about)
-    params = sampling.over(loaded.generation.sampling)
-    conversation = Conversation(loaded, params, system=system, effort=level, thinking=thinking)
-    printer = JsonLinesPrinter(sys.stdout) if json else AnswerPrinter(sys.stdout, sys.stderr)
-    _Chat(conversation, printer, interactive=sys.stdin.isatty()).run()
+    with load(model, dtype, engine) as llm:
+        note(llm.about)
+        params = sampling.over(llm.sampling)
+        conversation = Conversation(llm, params, system=system, effort=level, thinking=thinking)
+        printer = JsonLinesPrinter(sys.stdout) if json else AnswerPrinter(sys.stdout, sys.stderr)
+        _Chat(conversation, printer, interactive=sys.stdin.isatty()).run()
 
 
 class _Chat:
@@ -84,6 +97,7 @@ class _Chat:
         self._conversation = conversation
         self._printer = printer
         self._interactive = interactive
+        self._last: Answer | None = None
 
     def run(self) -> None:
         """Take turns until the input ends or says /exit."""
@@ -109,7 +123,7 @@ class _Chat:
             self._answer(text)
 
     def _answer(self, text: str) -> None:
-        answer = self._conversation.ask(text)
+        self._last = answer = self._conversation.ask(text)
         try:
             self._show(answer)
         except KeyboardInterrupt:
@@ -148,6 +162,8 @@ class _Chat:
         elif name == "/reset":
             self._conversation.reset()
             self._say("(a new conversation)")
+        elif name == "/stats":
+            self._say("(there is no answer yet)" if self._last is None else _stats(self._last))
         elif name == "/effort":
             self._set_effort(argument)
         else:
@@ -165,6 +181,18 @@ class _Chat:
         from openk3.cli.terminal import note
 
         note(text)
+
+
+def _stats(answer: Answer) -> str:
+    """Say what an answer cost; its speed is that of writing, from the first token on."""
+    usage, stats = answer.usage, answer.stats
+    text = (
+        f"{usage.prompt_tokens} tokens read ({usage.cached_tokens} from the cache), {usage.completion_tokens} written"
+    )
+    if stats is None or stats.first_token_s is None or stats.completion_tokens < 2:
+        return f"({text})"
+    speed = (stats.completion_tokens - 1) / max(stats.total_s - stats.first_token_s, 1e-9)
+    return f"({text}, {speed:.1f} tokens per second)"
 
 
 def _typed_lines() -> Iterator[str]:

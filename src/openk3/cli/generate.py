@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+from openk3.cli.constraints import ConstraintFlags, Constraints
 from openk3.cli.errors import UsageError
-from openk3.cli.flags import DType, Sampling, SamplingFlags, Switch, choose_effort
+from openk3.cli.flags import DType, EngineFlags, EngineSettings, Sampling, SamplingFlags, Switch, choose_effort
 from openk3.cli.text_input import check_text, read_all
+from openk3.protocol.messages import Message
 from openk3.protocol.sampling import SamplingParams
 
 if TYPE_CHECKING:
-    from openk3.cli.session import Answer
+    from openk3.llm.answer import Answer
+    from openk3.llm.llm import LLM
 
 
 def generate(
@@ -24,7 +28,10 @@ def generate(
     thinking: bool = True,
     raw: Switch = False,
     json: Switch = False,
+    n: int = 1,
+    constraints: Constraints = ConstraintFlags(),
     sampling: Sampling = SamplingFlags(),
+    engine: EngineSettings = EngineFlags(),
     dtype: DType = "bfloat16",
 ) -> None:
     """Write one answer, for scripts.
@@ -45,28 +52,40 @@ def generate(
         Continue the prompt as plain text, without the chat format.
     json
         Print one JSON object: reasoning, content, tool_calls, usage, finish_reason.
+    n
+        How many answers, each with its own seed; with --json, one object a line.
     dtype
         What activations and dense weights are computed in.
     """
-    if raw and (system is not None or effort is not None or not thinking):
+    if raw:
+        _check_raw(chat=system is not None or effort is not None or not thinking, constraints=constraints.are_given)
+    if n < 1:
+        raise UsageError(f"--n is {n}, expected at least 1")
+    options = {"effort": choose_effort(effort, thinking=thinking), "thinking": thinking, **constraints.options()}
+    sampling.over(SamplingParams())  # wrong values are said before a model is loaded
+    engine.settings()
+    check_text(system, "--system")
+    text = _read_prompt(prompt)
+
+    from openk3.cli.session import load
+
+    with load(model, dtype, engine) as llm:
+        params = sampling.over(llm.sampling)
+        for answer in _ask(llm, text, params, n, raw=raw, system=system, options=options):
+            _print_object(answer) if json else _print_text(answer)
+
+
+def _check_raw(*, chat: bool, constraints: bool) -> None:
+    if chat:
         raise UsageError(
             "--raw continues plain text, but --system, --effort and --no-thinking belong to the chat format",
             hint="leave out one or the other",
         )
-    level = choose_effort(effort, thinking=thinking)
-    sampling.over(SamplingParams())  # wrong values are said before a model is loaded
-    check_text(system, "--system")
-    text = _read_prompt(prompt)
-
-    from openk3.cli.session import Conversation, continue_text, load
-
-    loaded = load(model, dtype)
-    params = sampling.over(loaded.generation.sampling)
-    if raw:
-        answer = continue_text(loaded, text, params)
-    else:
-        answer = Conversation(loaded, params, system=system, effort=level, thinking=thinking).ask(text)
-    _print_object(answer) if json else _print_text(answer)
+    if constraints:
+        raise UsageError(
+            "--raw continues plain text, but formats and tools belong to the chat format",
+            hint="leave out one or the other",
+        )
 
 
 def _read_prompt(prompt: str | None) -> str:
@@ -79,8 +98,26 @@ def _read_prompt(prompt: str | None) -> str:
     return text
 
 
+def _ask(
+    llm: LLM,
+    text: str,
+    params: SamplingParams,
+    count: int,
+    *,
+    raw: bool,
+    system: str | None,
+    options: dict[str, Any],
+) -> list[Answer]:
+    if raw:
+        return llm.stream_text_many(text, params, n=count)
+    from openk3.cli.session import opening
+
+    return llm.stream_many([*opening(system), Message(role="user", content=text)], n=count, params=params, **options)
+
+
 def _print_text(answer: Answer) -> None:
     from openk3.cli.answer_printer import AnswerPrinter
+    from openk3.cli.json_lines import json_text
     from openk3.cli.terminal import EMPTY_ANSWER, note
 
     printer = AnswerPrinter(sys.stdout, sys.stderr)
@@ -89,15 +126,17 @@ def _print_text(answer: Answer) -> None:
             printer.show(delta)
     finally:
         printer.close()
-    if answer.turn.finish_reason == "length":
+    turn = answer.turn
+    for call in turn.tool_calls:
+        print(json_text(asdict(call), sys.stdout))
+    if turn.finish_reason == "length":
         note(f"(stopped at the limit, after {answer.usage.completion_tokens} tokens)")
-    elif not answer.turn.content:
+    elif not turn.content and not turn.tool_calls:
         note(EMPTY_ANSWER)
 
 
 def _print_object(answer: Answer) -> None:
     from openk3.cli.json_lines import answer_object, json_text
 
-    for _ in answer:
-        pass
+    answer.finish()
     print(json_text(answer_object(answer.turn, answer.usage), sys.stdout))

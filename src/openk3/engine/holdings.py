@@ -41,10 +41,13 @@ class Holdings:
             return False
         match = self._match(sequence)
         try:
-            return self._begin(sequence, match, spare_pages)
+            begun = self._begin(sequence, match, spare_pages)
         finally:
             if match.checkpoint is not None:
                 self.cache.unpin(match.checkpoint)
+        # A checkpoint that is resumed from takes room beside the sequence: alone, it must not be what stands in the way.
+        is_alone = self.slots.num_free == self.slots.num_slots
+        return begun or (is_alone and match.checkpoint is not None and self._begin(sequence, _NOTHING, spare_pages))
 
     def grow(self, sequence: EngineSequence, num_tokens: int) -> bool:
         """Give it pages for ``num_tokens`` tokens in all; False, and nothing taken, without room."""

@@ -28,6 +28,7 @@ class StateSlots:
         self.opened = torch.zeros(layers, num_slots, *shapes.opened, dtype=wide, device=device)
         self.conv = torch.zeros(layers, num_slots, *shapes.conv, dtype=dtype, device=device)
         self.chunk_conv = torch.zeros_like(self.conv)  # as `conv`, at the position of `recurrent`
+        self.num_slots = num_slots
         self._free = list(range(num_slots - 1, -1, -1))
 
     @property

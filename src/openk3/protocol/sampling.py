@@ -134,7 +134,12 @@ class TokenOutput:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one answer: ``completion_tokens`` counts all that were generated, thinking and tags included."""
+    """Tokens of one answer: ``completion_tokens`` counts all that were generated, thinking and tags included.
+
+    ``cached_tokens`` of the prompt were not computed anew; ``reasoning_tokens`` of the answer were thinking.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0

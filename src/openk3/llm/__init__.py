@@ -1,0 +1,1 @@
+"""A model with its chat format, in this process: text and messages in, answers out."""

@@ -1,0 +1,141 @@
+"""One answer as it comes, for a thread or an event loop.
+
+Unusual: an answer is known as far as it was iterated, so one that is stopped early is what was shown, no more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from openk3.chat.parse import collect
+from openk3.engine.stream import TokenStream
+from openk3.errors import OpenK3Error
+from openk3.llm.decoding import AnswerDecoder
+from openk3.protocol.messages import AssistantTurn, Delta, Message
+from openk3.protocol.request import RequestStats
+from openk3.protocol.sampling import FinishReason, TokenOutput, Usage
+
+
+class Answer:
+    """Iterate, or iterate asynchronously, over the deltas of one answer, once; both raise the error that ended it.
+
+    ``tokens``, `turn` and `usage` are what has come so far. Leaving the iteration cancels the request.
+    """
+
+    def __init__(self, stream: TokenStream, decoder: AnswerDecoder, num_prompt_tokens: int) -> None:
+        self.tokens: list[TokenOutput] = []
+        self._stream, self._decoder = stream, decoder
+        self._num_prompt_tokens = num_prompt_tokens
+        self._shown: list[Delta] = []
+        self._begun = self._cancelled = False
+
+    @property
+    def turn(self) -> AssistantTurn:
+        """The collected answer; its finish reason is None if it was left early."""
+        return collect(self._shown, self._decoder.reason)
+
+    @property
+    def message(self) -> Message:
+        """The answer as the conversation's next message."""
+        turn = self.turn
+        return Message(role="assistant", content=turn.content, reasoning=turn.reasoning, tool_calls=turn.tool_calls)
+
+    @property
+    def content(self) -> str:
+        """The text of the response, empty if there is none."""
+        return self.turn.content or ""
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far; the prompt's as a chat is billed, without the tag that opens the model's channel."""
+        stats = self.stats
+        cached = 0 if stats is None else min(stats.cached_tokens, self._num_prompt_tokens)
+        return Usage(self._num_prompt_tokens, len(self.tokens), cached, self._decoder.reasoning_tokens)
+
+    @property
+    def stats(self) -> RequestStats | None:
+        """What the request cost the engine; None until it has ended."""
+        return self._stream.stats
+
+    def cancel(self) -> None:
+        """End the answer after the token that is being computed; may be called by any thread."""
+        self._cancelled = True
+        self._stream.cancel()
+
+    def finish(self) -> Answer:
+        """Wait for the rest of the answer and return this object; raise the error that ended it."""
+        for _ in self:
+            pass
+        return self
+
+    def __iter__(self) -> Iterator[Delta]:
+        tokens = iter(self._begin())
+        try:
+            for token in tokens:
+                yield from self._take(token)
+                if self._is_over:
+                    break
+            self._stream.cancel()
+            with suppress(OpenK3Error):  # the answer is over; what it cost is still to come
+                deque(tokens, maxlen=0)
+        finally:
+            self._stream.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        stream = self._begin()
+        try:
+            if isinstance(stream, TokenStream):
+                tokens = aiter(stream)
+                async for token in tokens:
+                    for delta in self._take(token):
+                        yield delta
+                    if self._is_over:
+                        break
+                self._stream.cancel()
+                with suppress(OpenK3Error):
+                    async for _ in tokens:
+                        pass
+        finally:
+            self._stream.cancel()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._cancelled or self._decoder.reason is not None
+
+    def _begin(self) -> TokenStream | tuple[()]:
+        """Give the tokens the first time, later none: waiting for more would never end."""
+        begun, self._begun = self._begun, True
+        return () if begun else self._stream
+
+    def _take(self, token: TokenOutput) -> Iterator[Delta]:
+        if self._cancelled:
+            return
+        self.tokens.append(token)
+        for delta in self._decoder.push(token):
+            self._shown.append(delta)
+            yield delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextAnswer:
+    """A text that was continued: what came after it, and why it ended."""
+
+    text: str
+    finish_reason: FinishReason | None
+    usage: Usage
+    tokens: tuple[TokenOutput, ...]
+    stats: RequestStats | None
+
+    @classmethod
+    def of(cls, answer: Answer) -> TextAnswer:
+        """Collect a finished answer."""
+        return cls(
+            text=answer.content,
+            finish_reason=answer.turn.finish_reason,
+            usage=answer.usage,
+            tokens=tuple(answer.tokens),
+            stats=answer.stats,
+        )
