@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,8 +29,8 @@ class Arena:
         self.num_blocks = num_blocks
         self.block_bytes = -(-block_bytes // _ALIGNMENT) * _ALIGNMENT
         try:
-            self._data = torch.zeros(num_blocks, self.block_bytes, dtype=torch.uint8, device=device)
-        except RuntimeError as error:
+            self._data = _zeros(num_blocks, self.block_bytes, torch.device(device))
+        except (MemoryError, RuntimeError) as error:
             raise CapacityError(
                 f"{num_blocks} blocks of {self.block_bytes} bytes cannot be allocated: {error}",
                 hint="give the cache less memory",
@@ -101,3 +102,10 @@ class PageRows:
             low, high = max(start, origin), min(stop, origin + self.page_size)
             part = rows[low - start : high - start].transpose(0, 1)
             self._pages[pages[number], :, low - origin : high - origin] = part
+
+
+def _zeros(num_blocks: int, block_bytes: int, device: torch.device) -> Tensor:
+    """Return zeros; on a CPU the system hands out each page when it is first written, which PyTorch does at once."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.zeros((num_blocks, block_bytes), dtype=np.uint8))
+    return torch.zeros(num_blocks, block_bytes, dtype=torch.uint8, device=device)
