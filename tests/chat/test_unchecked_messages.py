@@ -23,6 +23,7 @@ from openk3.protocol.messages import ImagePart, Message, TextPart, ToolCall
         ({"name": 5}, "name is 5"),
         ({"reasoning": 5}, "reasoning is 5"),
         ({"tool_calls": (ToolCall("a", 5, {}),)}, r"tool_calls\[0\].name is 5"),  # type: ignore[arg-type]
+        ({"tool_calls": ({"name": "f"},)}, r"tool_calls\[0\] is \{'name': 'f'\}, expected a call"),
         ({"tool_call_id": ["a"]}, r"tool_call_id is \['a'\]"),
     ],
 )

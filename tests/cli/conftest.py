@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from openk3.cli.session import LoadedModel
-from openk3.engine.generator import Generator
 from openk3.model.generation_config import GenerationConfig
-from openk3.model.published import load_config
 from openk3.protocol.sampling import SamplingParams
 from openk3.tokenizer.bpe import Tokenizer
 from tests.cli.pseudo_terminal import Terminal
-from tests.cli.scripted import Script, ScriptedModel, spell
+from tests.cli.scripted import Script, ScriptedEngine, spell
 
 
 @pytest.fixture
@@ -37,9 +34,7 @@ def scripted(tiny_model: Path) -> Callable[..., Script]:
 
     def make(*answers: str) -> Script:
         tokenizer = Tokenizer.load(tiny_model)
-        model = ScriptedModel(load_config(tiny_model), [spell(tokenizer, answer) for answer in answers])
-        generator = Generator(model, stop_token_ids=[tokenizer.special.end_of_msg])
-        generation = GenerationConfig(sampling=SamplingParams(temperature=0.0))
-        return Script(model, LoadedModel(generator, tokenizer, generation, "scripted"))
+        engine = ScriptedEngine([spell(tokenizer, answer) for answer in answers], tokenizer.special.end_of_msg)
+        return Script(engine, tokenizer, GenerationConfig(sampling=SamplingParams(temperature=0.0)))
 
     return make

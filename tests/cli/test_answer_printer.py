@@ -23,6 +23,8 @@ from openk3.protocol.sampling import Usage
 
 ANSWER: list[Delta] = [ReasoningDelta("Hm"), ReasoningDelta("."), ContentDelta("Hel"), ContentDelta("lo")]
 
+USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "cached_tokens": 0, "reasoning_tokens": 0}
+
 
 class Screen(io.StringIO):
     """A stream that is a terminal."""
@@ -96,7 +98,7 @@ def test_json_lines() -> None:
         {"type": "tool_call", "index": 0, "id": "get_0", "name": "get"},
         {"type": "tool_arguments", "index": 0, "text": "{}"},
         {"type": "tool_call_end", "index": 0},
-        {"type": "end", "finish_reason": "stop", "usage": {"prompt_tokens": 3, "completion_tokens": 4}},
+        {"type": "end", "finish_reason": "stop", "usage": USAGE},
     ]
 
 
@@ -107,7 +109,7 @@ def test_an_answer_as_one_object() -> None:
         "content": "b",
         "tool_calls": ({"id": "get_0", "name": "get", "arguments": {"a": 1}},),
         "finish_reason": "tool_calls",
-        "usage": {"prompt_tokens": 3, "completion_tokens": 4},
+        "usage": USAGE,
     }
 
 

@@ -22,7 +22,7 @@ def piped(scripted: Callable[..., Script], monkeypatch: pytest.MonkeyPatch) -> C
 
     def make(lines: str, answers: list[str], *flags: str, code: int = 0) -> Script:
         script = scripted(*answers)
-        monkeypatch.setattr(session, "load", lambda name, dtype: script.loaded)
+        monkeypatch.setattr(session, "load", lambda *_: script.llm)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
         assert run(["chat", "any", *flags]) == code
         return script
@@ -50,6 +50,26 @@ def test_commands(piped: Callable[..., Script], capsys: pytest.CaptureFixture[st
     assert "Hi" not in script.prompts[1]
 
 
+def test_stats_are_those_of_the_last_answer(piped: Callable[..., Script], capsys: pytest.CaptureFixture[str]) -> None:
+    script = piped("/stats\nHi\n/stats\n", [answer("", "a")])
+    err = capsys.readouterr().err
+    assert "(there is no answer yet)\n" in err
+    read = f"{script.num_prompt_tokens} tokens read (16 from the cache)"
+    assert f"({read}, 38 written, 2.0 tokens per second)\n" in err
+
+
+def test_the_second_turn_goes_on_from_the_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = b"What is the capital of France?\nAnd what is 3 + 4?\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    assert run(["chat", "nano", "--json", "--temperature", "0", "--max-tokens", "40", "--memory", "1GB"]) == 0
+    ends = [json.loads(line) for line in capsys.readouterr().out.splitlines() if '"type": "end"' in line]
+    first, second = (end["usage"] for end in ends)
+    assert first["cached_tokens"] == 0
+    assert second["cached_tokens"] > 64
+
+
 def test_an_effort_without_thinking_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["chat", "no such model", "--effort", "low", "--no-thinking"]) == 2
     assert "--effort says how long to think, but --no-thinking leaves that out" in capsys.readouterr().err
@@ -58,7 +78,10 @@ def test_an_effort_without_thinking_is_bad_usage(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("/rest", "/rest is not a command, expected /help, /effort, /reset, /exit\n\nhint: did you mean /reset?"),
+        (
+            "/rest",
+            "/rest is not a command, expected /help, /effort, /stats, /reset, /exit\n\nhint: did you mean /reset?",
+        ),
         ("/12", "hint: to send it as text, write //12"),
         ("/effort medium", "error: effort is 'medium', expected low, high or max"),
     ],
@@ -81,7 +104,12 @@ def test_json_lines(piped: Callable[..., Script], capsys: pytest.CaptureFixture[
         {
             "type": "end",
             "finish_reason": "stop",
-            "usage": {"prompt_tokens": len(script.model.prompts[0]) - 3, "completion_tokens": 41},
+            "usage": {
+                "prompt_tokens": script.num_prompt_tokens,
+                "completion_tokens": 41,
+                "cached_tokens": 16,
+                "reasoning_tokens": 2,
+            },
         },
     ]
 
@@ -93,7 +121,7 @@ def test_the_system_message_and_thinking_switch(piped: Callable[..., Script]) ->
 
 
 def test_input_that_is_not_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(session, "load", lambda name, dtype: pytest.fail("loaded for nothing"))
+    monkeypatch.setattr(session, "load", lambda *_: pytest.fail("loaded for nothing"))
     assert run(["chat", "any", "--system", "\udcff"]) == 2
     assert "--system is not UTF-8" in capsys.readouterr().err
 

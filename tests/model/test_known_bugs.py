@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from openk3.checkpoint.random_init import init_parameters
-from openk3.engine.generator import Generator
+from openk3.engine.engine import Engine
 from openk3.errors import ConfigError, NumericsError
 from openk3.model import attn_res
 from openk3.model.config import KDAConfig
@@ -29,6 +29,7 @@ from openk3.ops.mla.reference import mla_absorbed, mla_expanded
 from openk3.ops.mxfp4.reference import pack, unpack
 from openk3.ops.norm.reference import l2_normalize
 from openk3.ops.packed import PackedSequences
+from openk3.protocol.request import Request
 from openk3.protocol.sampling import SamplingParams
 from tests.tolerances import FLOAT32, relative_gap
 
@@ -175,8 +176,9 @@ def test_11_nan_logits_stop_the_request_and_touch_no_other() -> None:
     assert torch.isnan(logits[:12]).all() and close(logits[12:], expected)
     assert not any(t.any() for kda in model.new_state().kda.values() for t in kda)
     model.lm_head.weight[5] = float("nan")
-    with pytest.raises(NumericsError):
-        list(Generator(model, stop_token_ids=[]).stream(ids.tolist(), SamplingParams(max_tokens=4)))
+    request = Request(prompt_ids=tuple(ids.tolist()), params=SamplingParams(max_tokens=4))
+    with Engine(model) as engine, pytest.raises(NumericsError):
+        list(engine.submit(request))
 
 
 def test_12_dense_and_shared_parts_are_capped() -> None:

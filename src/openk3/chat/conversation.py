@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from openk3.errors import ChatError
-from openk3.protocol.messages import ImagePart, Message, Role, TextPart
+from openk3.protocol.messages import ImagePart, Message, Role, TextPart, ToolCall
 
 # Sides in pixels, and tokens: as many as the longest context.
 _LARGEST_IMAGE = 1 << 20
@@ -48,6 +48,8 @@ def _check_types(message: Message, where: str) -> None:
     for field in ("name", "reasoning", "tool_call_id", "tool"):
         _require_text(getattr(message, field), f"{where}: {field}", optional=True)
     for number, call in enumerate(message.tool_calls):
+        if not isinstance(call, ToolCall):
+            raise ChatError(f"{where}: tool_calls[{number}] is {call!r:.60}, expected a call")
         _require_text(call.name, f"{where}: tool_calls[{number}].name")
         _require_text(call.id, f"{where}: tool_calls[{number}].id", optional=True)
     if not isinstance(message.content, tuple):

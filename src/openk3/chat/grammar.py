@@ -14,6 +14,7 @@ from openk3.chat.grammar_text import (
     ANY_TEXT,
     GrammarWriter,
     attribute,
+    encodable,
     fault_of,
     fault_of_grammar,
     has_special_tokens,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 # Calls are numbered exactly up to this; later ones have any number, as each exact one makes the grammar larger.
 _MOST_NUMBERED = 32
 _MOST_LINES = 2048
+# Time to read alternatives grows with the square of their number: a second for this many characters.
+_MOST_CHARACTERS = 1 << 17
 
 
 def answer_grammar(
@@ -66,7 +69,7 @@ def answer_grammar(
         response = _response(wanted)
         calls = _calls(writer, tools, only_tool) if tools and tool_choice != "none" else None
         _write_answer(writer, channel, response, calls, required=tool_choice == "required")
-        return Grammar(_encodable(writer.text))
+        return Grammar(encodable(writer.text))
 
     return with_deep_stack(write)
 
@@ -82,7 +85,9 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes | None]:
     return [*map(tokenizer.token_bytes, range(num_text)), *[None] * (tokenizer.vocab_size - num_text)]
 
 
-def _write_answer(writer: GrammarWriter, channel: Channel, response: str | None, calls: str | None, *, required: bool) -> None:
+def _write_answer(
+    writer: GrammarWriter, channel: Channel, response: str | None, calls: str | None, *, required: bool
+) -> None:
     reasoning = f"{ANY_TEXT} {writer.close('think')} {writer.open(literal('response'))} "
     content = writer.define("content", ANY_TEXT if response is None else response)
     close = writer.close("response")
@@ -118,8 +123,8 @@ def _write_index(writer: GrammarWriter) -> None:
     writer.define("index::_", " | ".join([*numbers, f"/[1-9][0-9]{{1,3}}/ %if gt(_, {_MOST_NUMBERED})"]))
 
 
-def _function(tool: ToolDeclaration, position: int) -> tuple[str, Any]:
-    function = tool.get("function")
+def _function(tool: object, position: int) -> tuple[str, Any]:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str) or not name:
         raise ChatError(f"tools[{position}] has no function with a name, expected one to call it by")
@@ -148,14 +153,16 @@ def _response(wanted: ResponseFormat) -> str | None:
     if wanted.type == "text":
         return None
     if wanted.type == "lark":
-        return _nested(wanted.lark or "")
+        return _nested(_readable(wanted.lark or "", "lark"))
     if wanted.type == "regex":
-        matched = regex(wanted.regex or "")
+        matched = regex(_readable(wanted.regex or "", "regex"))
     elif wanted.type == "json_object":
         matched = json_value({"type": "object"})
     else:
+        if not isinstance(wanted.schema, Mapping):
+            raise ChatError(f"the response schema is {wanted.schema!r:.60}, expected a JSON schema")
         check_schema(wanted.schema, "the response schema")
-        matched = json_value(wanted.schema or {})
+        matched = json_value(wanted.schema)
     if fault := fault_of(matched):
         raise ChatError(f"the {wanted.type} of the response format cannot be enforced: {fault}")
     return matched
@@ -171,20 +178,20 @@ def _check_fields(wanted: ResponseFormat) -> None:
             raise ChatError(f"response format is {wanted.type!r} {fault} {field}, expected {field} with {owner} only")
 
 
+def _readable(text: str, what: str) -> str:
+    if len(text) > _MOST_CHARACTERS:
+        raise ChatError(
+            f"the {what} of the response format has {len(text)} characters, expected at most {_MOST_CHARACTERS}"
+        )
+    return encodable(text)
+
+
 def _nested(lark: str) -> str:
     """Embed a whole grammar; that it is one was checked, so it does not end the braces around it."""
     if (num_lines := lark.count("\n")) > _MOST_LINES:
         raise ChatError(f"the lark of the response format has {num_lines} lines, expected at most {_MOST_LINES}")
-    if fault := fault_of_grammar(lark):
-        raise ChatError(f"the lark of the response format is no grammar: {fault}")
     if has_special_tokens(lark):
         raise ChatError("the lark of the response format names special tokens, expected text only")
+    if fault := fault_of_grammar(lark):
+        raise ChatError(f"the lark of the response format is no grammar: {fault}")
     return f"%lark {{\n{lark}\n}}"
-
-
-def _encodable(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ChatError(f"a tool or schema holds half a surrogate pair: {text[error.start]!r}") from None
-    return text

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from openk3.chat.grammar_text import ANY_TEXT, GrammarWriter, attribute, fault_of, json_value, literal
-from openk3.chat.json_schema import ArgumentSchema, Schema, check_schema
+from openk3.chat.json_schema import ArgumentSchema, Schema, Visits, check_schema
 from openk3.chat.tags import escape
 from openk3.errors import ChatError
 
 # An attribute's value, escaped.
 _ANY_KEY = '/([^&"]|&amp;|&quot;)*/'
+# Each is tried alone, which takes a millisecond.
+_MOST_ARGUMENTS = 2048
 # A schema with one of these at its top says something of several arguments at once.
 _COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "not", "if")
 
@@ -26,6 +28,8 @@ class ArgumentsWriter:
     def __init__(self, writer: GrammarWriter) -> None:
         self._writer = writer
         self._any: str | None = None
+        self._visits = Visits()
+        self._num_arguments = 0
 
     def arguments(self, function: Mapping[str, Any], what: str) -> str:
         """Give what matches the arguments of a tool, called ``what`` in errors.
@@ -55,17 +59,25 @@ class ArgumentsWriter:
         others: Schema = parameters.get("additionalProperties", True)
         required = parameters.get("required", ())
         schemas = {**properties, **{key: others for key in required if key not in properties}}
+        self._count(len(schemas))
         parts = []
         for key, schema in schemas.items():
             if schema is False and key not in required:
                 continue
-            argument = self._argument(key, ArgumentSchema(schema, parameters))
+            argument = self._argument(key, ArgumentSchema(schema, parameters, self._visits))
             parts.append(argument if key in required else f"{argument}?")
         if parameters.get("patternProperties"):
             parts.append(self._others(schemas, ArgumentSchema(True, {})))
         elif others is not False:
-            parts.append(self._others(schemas, ArgumentSchema(others, parameters)))
+            parts.append(self._others(schemas, ArgumentSchema(others, parameters, self._visits)))
         return self._writer.new("arguments", " ".join(parts) or literal(""))
+
+    def _count(self, more: int) -> None:
+        self._num_arguments += more
+        if self._num_arguments > _MOST_ARGUMENTS:
+            raise ChatError(
+                f"the strict tools have more than {_MOST_ARGUMENTS} arguments together", hint="declare fewer as strict"
+            )
 
     def _argument(self, key: str, schema: ArgumentSchema) -> str:
         """Give what matches an argument of a known name."""
@@ -87,13 +99,13 @@ class ArgumentsWriter:
         return self._writer.new("others", f"({' | '.join(elements)})*")
 
     def _element(self, tag: str, type_: str, schema: ArgumentSchema) -> str:
-        value = self._raw_string(schema) if type_ == "string" else _json(schema, type_)
+        value = self._raw_string(schema) if type_ == "string" else self._writer.shared("json", _json(schema, type_))
         return self._writer.element(tag, "argument", value)
 
     def _raw_string(self, schema: ArgumentSchema) -> str:
         """Give one terminal, as several may begin alike."""
         raw = schema.raw_string
-        return ANY_TEXT if raw == ANY_TEXT else self._writer.new("VALUE", raw)
+        return ANY_TEXT if raw == ANY_TEXT else self._writer.shared("VALUE", raw)
 
 
 def _json(schema: ArgumentSchema, type_: str) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from llguidance import LLMatcher, regex_to_lark
+from llguidance import LLMatcher, LLTokenizer, regex_to_lark
 
+from openk3.chat.json_text import spaced_json
 from openk3.chat.tags import escape
+from openk3.errors import ChatError
 
 if TYPE_CHECKING:
     from openk3.tokenizer.special import SpecialTokens
@@ -25,6 +27,8 @@ ANY_TEXT = r"/(?s:.*)/"
 # write white space at times writes nothing else, so one run of it is bounded.
 _JSON_OPTIONS = {"lenient": True, "whitespace_pattern": r"[ \n\r\t]{1,128}"}
 
+_MOST_REMEMBERED = 4096
+
 
 class GrammarWriter:
     """Collect rules and terminals under names that are used once; rules may refer to what comes later."""
@@ -34,6 +38,7 @@ class GrammarWriter:
         self._open, self._close, self._sep = (f"<[{token}]>" for token in (special.open, special.close, special.sep))
         self.end = f"<[{special.end_of_msg}]>"
         self._lines: list[str] = []
+        self._shared: dict[str, str] = {}
 
     def define(self, name: str, body: str) -> str:
         """Add a rule, or a terminal if ``name`` is in capitals, and give its name."""
@@ -43,6 +48,12 @@ class GrammarWriter:
     def new(self, name: str, body: str) -> str:
         """Add a rule or terminal whose name begins with ``name``, and give its whole name."""
         return self.define(f"{name}_{len(self._lines)}", body)
+
+    def shared(self, name: str, body: str) -> str:
+        """Like `new`, but give the rule of the same ``body`` if there is one, as grammars have a largest size."""
+        if body not in self._shared:
+            self._shared[body] = self.new(name, body)
+        return self._shared[body]
 
     def open(self, tag: str) -> str:
         """Give an opening tag, ``tag`` being a literal or the name of a terminal."""
@@ -64,7 +75,8 @@ class GrammarWriter:
 
 def literal(text: str) -> str:
     """Give a terminal for exactly ``text``."""
-    return json.dumps(text, ensure_ascii=False)
+    # JSON allows this one control character as it is, llguidance does not.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def attribute(key: str, value: str) -> str:
@@ -74,7 +86,7 @@ def attribute(key: str, value: str) -> str:
 
 def json_value(schema: Mapping[str, Any]) -> str:
     """Give what matches a JSON text by ``schema``, as far as that can be enforced."""
-    return f"%json {json.dumps({**schema, 'x-guidance': _JSON_OPTIONS}, ensure_ascii=False)}"
+    return f"%json {spaced_json({**schema, 'x-guidance': _JSON_OPTIONS}, 'a schema')}"
 
 
 def regex(pattern: str, *, ascii_classes: bool = False) -> str:
@@ -82,18 +94,51 @@ def regex(pattern: str, *, ascii_classes: bool = False) -> str:
     return f"/{regex_to_lark(pattern, 'dw' if ascii_classes else '')}/" if pattern else literal("")
 
 
-@lru_cache(maxsize=1024)
 def fault_of(start: str) -> str | None:
-    """Say why llguidance refuses a grammar whose start is ``start``; None if it takes it. Remembers answers."""
+    """Say why llguidance refuses a grammar whose start is ``start``; None if it takes it. Remembers short ones."""
+    return _remembered(start) if len(start) <= _MOST_REMEMBERED else fault_of_grammar(f"start: {start}\n")
+
+
+@lru_cache(maxsize=1024)
+def _remembered(start: str) -> str | None:
     return fault_of_grammar(f"start: {start}\n")
 
 
 def fault_of_grammar(lark: str) -> str | None:
-    """Say why llguidance refuses a grammar; None if it takes it."""
+    """Say why llguidance refuses a grammar without special tokens, or that it matches nothing; None if it takes it.
+
+    That nothing matches is only found out if not even a first token does.
+    """
     is_error, messages = LLMatcher.validate_grammar_with_warnings(lark)
-    return messages[0].split("\n   1 |")[0].strip() if is_error else None
+    if is_error:
+        return _shortened(messages[0])
+    automaton = LLMatcher(_byte_tokenizer(), lark, log_level=0)
+    is_refused = automaton.is_error()
+    automaton.compute_bitmask()
+    if not automaton.is_error():
+        return None
+    return _shortened(automaton.get_error()) if is_refused else "nothing matches it"
 
 
 def has_special_tokens(lark: str) -> bool:
     """Tell whether a grammar speaks of token ids, which only a tokenizer could check."""
     return any("no tokenizer" in message for message in LLMatcher.validate_grammar_with_warnings(lark)[1])
+
+
+def encodable(text: str) -> str:
+    """Give ``text`` back; raise `ChatError` if it holds half a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ChatError(f"a tool or schema holds half a surrogate pair: {text[error.start]!r}") from None
+    return text
+
+
+@cache
+def _byte_tokenizer() -> LLTokenizer:
+    return LLTokenizer("byte")
+
+
+def _shortened(message: str) -> str:
+    """Leave out the lines around the fault, which the user did not write."""
+    return message.split("<state>")[0].split("\n   1 |")[0].strip()

@@ -6,11 +6,11 @@ standard is an error.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from openk3.chat.grammar_text import ANY_TEXT, fault_of, literal, regex
+from openk3.chat.grammar_text import ANY_TEXT, encodable, fault_of, literal, regex
+from openk3.chat.json_text import spaced_json
 from openk3.errors import ChatError
 
 TYPES = ("string", "number", "boolean", "null", "object", "array")
@@ -22,11 +22,22 @@ _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 # llguidance reads JSON of 128 levels, and a level of a schema can be two of JSON.
 _MAX_DEPTH = 48
-_MAX_REFERENCES = 16
+# How far references are followed from one argument, and how many schemas are looked at for one grammar.
+_MAX_STEPS = 64
+_MOST_VISITS = 200_000
+# Characters of a pattern, or of all that a string is held to: alternatives can double it at every reference.
+_MOST_CHARACTERS = 1 << 14
+# Of a whole schema: time to enforce one grows with the square of its length, a second for this many.
+_MOST_OF_A_SCHEMA = 1 << 17
+# They restrict nothing, and without them more schemas are alike.
+_ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
 
 
 def check_schema(schema: Any, what: str) -> None:
-    """Raise `ChatError`, calling the schema ``what``, if it contradicts the standard or refers to what it lacks."""
+    """Raise `ChatError`, calling the schema ``what``, if it is no JSON, breaks the standard or lacks a reference."""
+    num_characters = len(encodable(spaced_json(schema, what)))
+    if num_characters > _MOST_OF_A_SCHEMA:
+        raise ChatError(f"{what} has {num_characters} characters as JSON, expected at most {_MOST_OF_A_SCHEMA}")
     _check(schema, schema, what, 0)
 
 
@@ -68,9 +79,9 @@ def _children(schema: Mapping[str, Any], what: str) -> Iterator[tuple[str, Any]]
         yield from ((f"{keyword}[{number}]", child) for number, child in enumerate(children))
     for keyword in _MAPS:
         children = schema.get(keyword, {})
-        if not isinstance(children, Mapping):
+        if not (isinstance(children, Mapping) and all(isinstance(key, str) for key in children)):
             raise ChatError(f"{what}: {keyword} is {children!r:.60}, expected an object of schemas")
-        yield from ((f"{keyword}.{key}", child) for key, child in children.items())
+        yield from ((f"{keyword}.{key!s:.40}", child) for key, child in children.items())
 
 
 def _resolve(reference: str, root: Any) -> Schema | None:
@@ -87,29 +98,51 @@ def _resolve(reference: str, root: Any) -> Schema | None:
     return found if isinstance(found, Mapping | bool) else None
 
 
+class Visits:
+    """Count the schemas that are looked at for one grammar; those that refer to one another can be endlessly many."""
+
+    def __init__(self) -> None:
+        self._num_left = _MOST_VISITS
+
+    def count(self) -> None:
+        """Count one more; raise `ChatError` if it is one too many."""
+        self._num_left -= 1
+        if self._num_left < 0:
+            raise ChatError(
+                f"the schemas of the tools refer to one another in more than {_MOST_VISITS:,} ways",
+                hint="let anyOf, oneOf and allOf refer to fewer schemas that do so too",
+            )
+
+
+_Path = frozenset[int]
+"""Schemas on the way to one, by their ids: one of them again would go round in circles."""
+
+
 class ArgumentSchema:
     """The schema of one argument, within the ``root`` of a tool's parameters that its references look into."""
 
-    def __init__(self, schema: Schema, root: Mapping[str, Any]) -> None:
+    def __init__(self, schema: Schema, root: Mapping[str, Any], visits: Visits | None = None) -> None:
         self._schema = schema
         self._root = root
+        self._visits = visits or Visits()
 
     @property
     def types(self) -> list[str]:
         """Which types its values can have, at least one: if none can, all."""
-        possible = self._types(self._schema, _MAX_REFERENCES)
+        possible = self._types(self._schema, frozenset())
         return [type_ for type_ in TYPES if type_ in possible] or list(TYPES)
 
     @property
     def raw_string(self) -> str:
-        """A terminal for the strings it allows, unquoted."""
-        return self._raw(self._schema, _MAX_REFERENCES) or ANY_TEXT
+        """A terminal for the strings it allows, unquoted; any text if none can match."""
+        raw = self._raw(self._schema, frozenset()) or ANY_TEXT
+        return ANY_TEXT if raw == ANY_TEXT or fault_of(f"TEXT\nTEXT: {raw}") else raw
 
     def json_schema(self, type_: str) -> Mapping[str, Any]:
         """Give a schema, complete in itself, for the values of one type that is not string."""
-        schema = self._schema
-        if isinstance(schema, bool) or not schema:
+        if isinstance(self._schema, bool) or not self._schema:
             return {"type": type_}
+        schema = {key: value for key, value in self._schema.items() if key not in _ANNOTATIONS}
         if "const" in schema or "enum" in schema:
             return {"enum": [value for value in _listed(schema) or () if _type_of(value) == type_]}
         narrowed = schema if schema.get("type") in (type_, "integer") else {"type": type_, "allOf": [schema]}
@@ -117,48 +150,56 @@ class ArgumentSchema:
 
     def _definitions(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """Give what references look into, if there may be any."""
-        if '"$ref"' not in json.dumps(schema):
+        if '"$ref"' not in spaced_json(schema, "a schema"):
             return {}
         return {place: self._root[place] for place in ("$defs", "definitions") if place in self._root}
 
-    def _types(self, schema: Schema, references: int) -> set[str]:
+    def _types(self, schema: Schema, path: _Path) -> set[str]:
         if isinstance(schema, bool):
             return set(TYPES) if schema else set()
         possible = set(TYPES)
+        if (further := self._step(schema, path)) is None:
+            return possible
         if (listed := _listed(schema)) is not None:
             possible &= {_type_of(value) for value in listed}
         if "type" in schema:
             names = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
             possible &= {"number" if name == "integer" else name for name in names}
-        if (target := self._target(schema, references)) is not None:
-            possible &= self._types(target, references - 1)
+        for part in self._parts(schema):
+            possible &= self._types(part, further)
         for branches in _alternatives(schema):
-            possible &= set().union(*(self._types(branch, references - 1) for branch in branches)) if references else possible
-        for part in schema.get("allOf", ()):
-            possible &= self._types(part, references - 1) if references else possible
+            possible &= set().union(*(self._types(branch, further) for branch in branches))
         return possible
 
-    def _raw(self, schema: Schema, references: int) -> str | None:
+    def _raw(self, schema: Schema, path: _Path) -> str | None:
         """Give a terminal for the strings that ``schema`` allows; None if there are none."""
         if isinstance(schema, bool):
             return ANY_TEXT if schema else None
-        if "string" not in self._types(schema, references):
+        if (further := self._step(schema, path)) is None:
+            return ANY_TEXT
+        if "string" not in self._types(schema, path):
             return None
         if (listed := _listed(schema)) is not None:
             return _choice([literal(value) for value in listed if isinstance(value, str)])
         parts = [*_length(schema), *_pattern(schema)]
-        if (target := self._target(schema, references)) is not None:
-            parts.append(self._raw(target, references - 1) or ANY_TEXT)
-        if references:
-            parts += [self._raw(part, references - 1) or ANY_TEXT for part in schema.get("allOf", ())]
-            for branches in _alternatives(schema):
-                parts.append(_choice([raw for branch in branches if (raw := self._raw(branch, references - 1))]))
-        return " & ".join(dict.fromkeys(part for part in parts if part != ANY_TEXT)) or ANY_TEXT
+        parts += [self._raw(part, further) or ANY_TEXT for part in self._parts(schema)]
+        for branches in _alternatives(schema):
+            parts.append(_choice(raw for branch in branches if (raw := self._raw(branch, further))))
+        raw = " & ".join(dict.fromkeys(part for part in parts if part != ANY_TEXT)) or ANY_TEXT
+        return raw if len(raw) <= _MOST_CHARACTERS else ANY_TEXT
 
-    def _target(self, schema: Mapping[str, Any], references: int) -> Schema | None:
-        """Follow a reference, unless it goes round in circles."""
+    def _step(self, schema: Mapping[str, Any], path: _Path) -> _Path | None:
+        """Go one schema further; None if that leads round in circles, or too far."""
+        self._visits.count()
+        return None if id(schema) in path or len(path) >= _MAX_STEPS else path | {id(schema)}
+
+    def _parts(self, schema: Mapping[str, Any]) -> Iterator[Schema]:
+        """Give what must hold besides ``schema``."""
         reference = schema.get("$ref")
-        return _resolve(reference, self._root) if references and isinstance(reference, str) else None
+        target = _resolve(reference, self._root) if isinstance(reference, str) else None
+        if target is not None:
+            yield target
+        yield from schema.get("allOf", ())
 
 
 def _alternatives(schema: Mapping[str, Any]) -> Iterator[Sequence[Schema]]:
@@ -180,22 +221,28 @@ def _type_of(value: Any) -> str:
     return "object" if isinstance(value, Mapping) else "array"
 
 
-def _choice(terminals: Sequence[str]) -> str:
-    return f"({' | '.join(dict.fromkeys(terminals))})" if terminals else ANY_TEXT
+def _choice(terminals: Iterable[str]) -> str:
+    distinct = dict.fromkeys(terminals)
+    return f"({' | '.join(distinct)})" if distinct and ANY_TEXT not in distinct else ANY_TEXT
 
 
 def _length(schema: Mapping[str, Any]) -> list[str]:
     """Bound the number of characters."""
-    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
-    if not least and most == "":
+    least, most = (_whole(schema.get(keyword)) for keyword in ("minLength", "maxLength"))
+    if not least and most is None:
         return []
-    return _enforceable(f"/(?s:.{{{least},{most}}})/")
+    return _enforceable(f"/(?s:.{{{least or 0},{'' if most is None else most}}})/")
+
+
+def _whole(number: Any) -> int | None:
+    is_whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
+    return int(number) if is_whole and number >= 0 else None
 
 
 def _pattern(schema: Mapping[str, Any]) -> list[str]:
     """Hold the text to a pattern, which may match anywhere in it."""
     pattern = schema.get("pattern")
-    if not isinstance(pattern, str):
+    if not isinstance(pattern, str) or len(pattern) > _MOST_CHARACTERS:
         return []
     whole = "|".join(_anchored(branch) for branch in _branches(pattern))
     return _enforceable(regex(whole, ascii_classes=True))

@@ -21,8 +21,8 @@ _CHOICES = ("auto", "none", "required")
 class ConstraintFlags:
     """What an answer must be; nothing of it belongs to plain text."""
 
-    json_schema: Path | None = None
-    """A file with a JSON schema that the answer is to follow."""
+    json_schema: str | None = None
+    """A JSON schema that the answer is to follow: a file with one, or its text."""
     json_object: Switch = False
     """Answer with a JSON object."""
     regex: str | None = None
@@ -58,7 +58,7 @@ class ConstraintFlags:
         if len(names) > 1:
             raise UsageError(f"{' and '.join(names)} are given, expected one format of the answer")
         if self.json_schema is not None:
-            return ResponseFormat(type="json_schema", schema=_read_object(self.json_schema))
+            return ResponseFormat(type="json_schema", schema=_read_schema(self.json_schema))
         if self.regex is not None:
             check_text(self.regex, "--regex")
             return ResponseFormat(type="regex", regex=self.regex)
@@ -68,10 +68,13 @@ class ConstraintFlags:
 Constraints = Annotated[ConstraintFlags, Parameter(name="*")]
 
 
-def _read_object(file: Path) -> dict[str, Any]:
-    schema = _read_json(file, "--json-schema")
+def _read_schema(given: str) -> dict[str, Any]:
+    if given.lstrip().startswith("{"):
+        check_text(given, "--json-schema")
+        return cast(dict[str, Any], _parse_json(given, "--json-schema: the text"))
+    schema = _read_json(Path(given), "--json-schema")
     if not isinstance(schema, dict):
-        raise UsageError(f"--json-schema: {file} holds {schema!r:.60}, expected an object")
+        raise UsageError(f"--json-schema: {given} holds {schema!r:.60}, expected an object")
     return schema
 
 
@@ -87,6 +90,14 @@ def _read_tools(file: Path) -> list[ToolDeclaration]:
 
 def _read_json(file: Path, flag: str) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
         raise UsageError(f"{flag}: {file} cannot be read as JSON: {error}") from None
+    return _parse_json(text, f"{flag}: {file}")
+
+
+def _parse_json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{what} cannot be read as JSON: {error}") from None

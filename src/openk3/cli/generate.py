@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from openk3.cli.constraints import ConstraintFlags, Constraints
 from openk3.cli.errors import UsageError
 from openk3.cli.flags import DType, EngineFlags, EngineSettings, Sampling, SamplingFlags, Switch, choose_effort
 from openk3.cli.text_input import check_text, read_all
+from openk3.errors import ConfigError
 from openk3.protocol.messages import Message
 from openk3.protocol.sampling import SamplingParams
 
@@ -29,6 +30,7 @@ def generate(
     raw: Switch = False,
     json: Switch = False,
     n: int = 1,
+    top_logprobs: int = 0,
     constraints: Constraints = ConstraintFlags(),
     sampling: Sampling = SamplingFlags(),
     engine: EngineSettings = EngineFlags(),
@@ -54,6 +56,8 @@ def generate(
         Print one JSON object: reasoning, content, tool_calls, usage, finish_reason.
     n
         How many answers, each with its own seed; with --json, one object a line.
+    top_logprobs
+        With --json, list the log-probability of each token and of this many likeliest ones.
     dtype
         What activations and dense weights are computed in.
     """
@@ -62,7 +66,10 @@ def generate(
     if n < 1:
         raise UsageError(f"--n is {n}, expected at least 1")
     options = {"effort": choose_effort(effort, thinking=thinking), "thinking": thinking, **constraints.options()}
-    sampling.over(SamplingParams())  # wrong values are said before a model is loaded
+    if top_logprobs and not json:
+        raise UsageError("--top-logprobs is given without --json, which shows them", hint="add --json")
+    own = _with_logprobs(SamplingParams(), top_logprobs)
+    sampling.over(own)  # wrong values are said before a model is loaded
     engine.settings()
     check_text(system, "--system")
     text = _read_prompt(prompt)
@@ -70,9 +77,16 @@ def generate(
     from openk3.cli.session import load
 
     with load(model, dtype, engine) as llm:
-        params = sampling.over(llm.sampling)
+        params = sampling.over(_with_logprobs(llm.sampling, top_logprobs))
         for answer in _ask(llm, text, params, n, raw=raw, system=system, options=options):
-            _print_object(answer) if json else _print_text(answer)
+            _print_object(answer, llm if top_logprobs else None) if json else _print_text(answer)
+
+
+def _with_logprobs(params: SamplingParams, count: int) -> SamplingParams:
+    try:
+        return replace(params, top_logprobs=count)
+    except ConfigError as error:
+        raise UsageError(error.message, hint=error.hint) from None
 
 
 def _check_raw(*, chat: bool, constraints: bool) -> None:
@@ -135,8 +149,12 @@ def _print_text(answer: Answer) -> None:
         note(EMPTY_ANSWER)
 
 
-def _print_object(answer: Answer) -> None:
-    from openk3.cli.json_lines import answer_object, json_text
+def _print_object(answer: Answer, with_logprobs: LLM | None) -> None:
+    from openk3.cli.json_lines import answer_object, json_text, logprob_objects
 
     answer.finish()
-    print(json_text(answer_object(answer.turn, answer.usage), sys.stdout))
+    item = answer_object(answer.turn, answer.usage)
+    if with_logprobs is not None:
+        tokenizer = with_logprobs.tokenizer
+        item["logprobs"] = logprob_objects(answer.tokens, lambda token: tokenizer.decode([token]))
+    print(json_text(item, sys.stdout))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, TextIO
 
@@ -16,7 +17,7 @@ from openk3.protocol.messages import (
     ToolCallEnd,
     ToolCallStart,
 )
-from openk3.protocol.sampling import Usage
+from openk3.protocol.sampling import TokenOutput, Usage
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TYPES = {
@@ -39,6 +40,19 @@ def json_text(item: dict[str, Any], stream: TextIO) -> str:
 def answer_object(turn: AssistantTurn, usage: Usage) -> dict[str, Any]:
     """Give a whole answer as one object."""
     return asdict(turn) | {"usage": asdict(usage)}
+
+
+def logprob_objects(tokens: Iterable[TokenOutput], text_of: Callable[[int], str]) -> list[dict[str, Any]]:
+    """Give each token with its log-probability and the likeliest in its place; ``text_of`` spells an id."""
+    return [
+        {
+            "id": token.token_id,
+            "token": text_of(token.token_id),
+            "logprob": token.logprob,
+            "top": [{"id": id_, "token": text_of(id_), "logprob": logprob} for id_, logprob in token.alternatives],
+        }
+        for token in tokens
+    ]
 
 
 class JsonLinesPrinter:

@@ -27,7 +27,7 @@ MAX_LENGTH = 4 << 20
 _MAX_DEFINITIONS = 8192
 _NUM_CACHED = 64
 
-_DEFINITION = re.compile(r"^\s*[!?]?[A-Za-z_]", re.MULTILINE)
+_DEFINITION = re.compile(r"^[ \t]*[!?]?[A-Za-z_]", re.MULTILINE)
 # Last, so that it counts, and so that errors name the right lines.
 _ANY_TOKENISATION = '\n%llguidance {"no_forcing": true}\n'
 _LIMITS = LLParserLimits(max_grammar_size=100_000, verbose_errors=False)
@@ -40,9 +40,7 @@ class GrammarCompiler:
     Ids from there up to ``vocab_size`` are no tokens. Raise `ConfigError` if these do not fit together.
     """
 
-    def __init__(
-        self, token_bytes: Sequence[bytes | None], stop_token_ids: Collection[int], vocab_size: int
-    ) -> None:
+    def __init__(self, token_bytes: Sequence[bytes | None], stop_token_ids: Collection[int], vocab_size: int) -> None:
         if len(token_bytes) > vocab_size:
             raise ConfigError(f"{len(token_bytes)} tokens have bytes, expected at most vocab_size, {vocab_size}")
         if not stop_token_ids or not all(0 <= token < vocab_size for token in stop_token_ids):
@@ -79,7 +77,7 @@ class GrammarCompiler:
                 self._compiled.popitem(last=False)
 
     def _compile(self, lark: str) -> LLMatcher:
-        _check_size(lark)
+        _check_text(lark)
         with self._lock:
             tokenizer = self._vocabulary.tokenizer
 
@@ -131,14 +129,20 @@ class Matcher:
         self._is_stopped = True
 
     def count_allowed(self, ids: Sequence[int]) -> int:
-        """Count how many of ``ids`` could follow, one after the other, up to the first that could not."""
+        """Count how many of ``ids`` could follow, one after the other, up to the first that could not.
+
+        A grammar's limits on tokens are not looked at: of a draft, `allowed` stops what is beyond them.
+        """
         in_range = next((n for n, token in enumerate(ids) if not 0 <= token < self._vocab_size), len(ids))
         count = 0 if self._is_stopped else self._automaton.validate_tokens(list(ids[:in_range]))
-        if count == in_range or ids[count] not in self._stop_token_ids:
+        num_stops = next(
+            (n for n, token in enumerate(ids[count:]) if token not in self._stop_token_ids), len(ids) - count
+        )
+        if not num_stops:
             return count
         ahead = self._automaton.deep_copy()
         ahead.try_consume_tokens(list(ids[:count]))
-        return count + 1 if self._may_stop(ahead) else count
+        return count + num_stops if self._may_stop(ahead) else count
 
     def _may_stop(self, automaton: LLMatcher) -> bool:
         return self._is_stopped or (automaton.is_accepting() and not automaton.is_error())
@@ -177,14 +181,19 @@ def _name(token: int) -> bytes:
     return f"<[{token}]>".encode()
 
 
-def _check_size(lark: str) -> None:
+def _check_text(lark: str) -> None:
     if len(lark) > MAX_LENGTH:
         raise ConfigError(f"the grammar has {len(lark)} characters, expected at most {MAX_LENGTH}")
     num_definitions = len(_DEFINITION.findall(lark))
     if num_definitions > _MAX_DEFINITIONS:
         raise ConfigError(f"the grammar has {num_definitions} definitions, expected at most {_MAX_DEFINITIONS}")
+    try:
+        lark.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"the grammar holds half a surrogate pair: {lark[error.start]!r}") from None
 
 
 def _reason(automaton: LLMatcher) -> str:
     """Give llguidance's own words, without what it adds for its developers."""
-    return automaton.get_error().split("<non-verbose/>")[0].split("\n<backtrace>")[0].strip()[:500]
+    words = re.split(r"<non-verbose/>|\n<backtrace>|\n<state>", automaton.get_error())[0].strip()[:500]
+    return "nothing matches it" if words == "NoExtensionBias" else words

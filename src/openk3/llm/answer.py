@@ -20,9 +20,10 @@ from openk3.protocol.sampling import FinishReason, TokenOutput, Usage
 
 
 class Answer:
-    """Iterate, or iterate asynchronously, over the deltas of one answer, once; both raise the error that ended it.
+    """Iterate, or iterate asynchronously, over the deltas of one answer; both raise the error that ended it.
 
-    ``tokens``, `turn` and `usage` are what has come so far. Leaving the iteration cancels the request.
+    ``tokens``, `turn` and `usage` are what has come so far. Leaving the iteration cancels the request; a second
+    iteration gives what the first one gave.
     """
 
     def __init__(self, stream: TokenStream, decoder: AnswerDecoder, num_prompt_tokens: int) -> None:
@@ -72,7 +73,11 @@ class Answer:
         return self
 
     def __iter__(self) -> Iterator[Delta]:
-        tokens = iter(self._begin())
+        if self._begun:
+            yield from tuple(self._shown)
+            return
+        self._begun = True
+        tokens = iter(self._stream)
         try:
             for token in tokens:
                 yield from self._take(token)
@@ -85,30 +90,28 @@ class Answer:
             self._stream.cancel()
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
-        stream = self._begin()
+        if self._begun:
+            for delta in tuple(self._shown):
+                yield delta
+            return
+        self._begun = True
+        tokens = aiter(self._stream)
         try:
-            if isinstance(stream, TokenStream):
-                tokens = aiter(stream)
-                async for token in tokens:
-                    for delta in self._take(token):
-                        yield delta
-                    if self._is_over:
-                        break
-                self._stream.cancel()
-                with suppress(OpenK3Error):
-                    async for _ in tokens:
-                        pass
+            async for token in tokens:
+                for delta in self._take(token):
+                    yield delta
+                if self._is_over:
+                    break
+            self._stream.cancel()
+            with suppress(OpenK3Error):
+                async for _ in tokens:
+                    pass
         finally:
             self._stream.cancel()
 
     @property
     def _is_over(self) -> bool:
         return self._cancelled or self._decoder.reason is not None
-
-    def _begin(self) -> TokenStream | tuple[()]:
-        """Give the tokens the first time, later none: waiting for more would never end."""
-        begun, self._begun = self._begun, True
-        return () if begun else self._stream
 
     def _take(self, token: TokenOutput) -> Iterator[Delta]:
         if self._cancelled:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from openk3.chat.stop import StopStrings
-from openk3.protocol.messages import ContentDelta, Delta
+from openk3.protocol.messages import ContentDelta, Delta, ReasoningDelta
 from openk3.protocol.sampling import FinishReason, TokenOutput
 from openk3.tokenizer.bpe import Tokenizer
 from openk3.tokenizer.detokenizer import IncrementalDetokenizer
@@ -55,22 +55,33 @@ class AnswerDecoder:
     def __init__(self, decoder: Decoder, stop: Sequence[str]) -> None:
         self.reason: FinishReason | None = None
         self.reasoning_tokens = 0
+        self._unsure = 0
         self._decoder = decoder
         self._stops = StopStrings(stop)
 
     def push(self, output: TokenOutput) -> list[Delta]:
         """Take the next token and give what can be shown."""
-        shown = self._past_stops(self._decoder.push([output.token_id]))
-        self.reasoning_tokens += self._decoder.in_reasoning
+        deltas = self._decoder.push([output.token_id])
+        self._count_reasoning(deltas)
+        shown = self._past_stops(deltas)
         if self._stops.found is not None:
             self.reason = "stop"
         elif output.finish_reason is not None:
-            self.reason = output.finish_reason
-            shown += self._past_stops(self._decoder.finish(output.finish_reason))
-            # What a decoder held back may itself complete a stop string.
-            self.reason = "stop" if self._stops.found is not None else self.reason
-            shown += self._flushed()
+            shown += [*self._past_stops(self._decoder.finish(output.finish_reason)), *self._flushed()]
+            self.reason = self._reason(output.finish_reason)
         return shown
+
+    def _count_reasoning(self, deltas: Sequence[Delta]) -> None:
+        """Count tokens once they show: those without text may be parts of a character, or of the tag that ends it."""
+        shows = any(isinstance(delta, ReasoningDelta) for delta in deltas)
+        self._unsure = self._unsure + 1 if shows or self._decoder.in_reasoning else 0
+        if shows:
+            self.reasoning_tokens += self._unsure
+            self._unsure = 0
+
+    def _reason(self, given: FinishReason) -> FinishReason:
+        """What the decoder held back to the end may itself complete a stop string."""
+        return given if self._stops.found is None else "stop"
 
     def _past_stops(self, deltas: Iterable[Delta]) -> list[Delta]:
         shown: list[Delta] = []

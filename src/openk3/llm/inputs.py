@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from openk3.errors import ChatError
-from openk3.protocol.messages import Message, Part, TextPart, ToolCall, ToolDeclaration
+from openk3.protocol.messages import ImagePart, Message, Part, TextPart, ToolCall, ToolDeclaration
 
 _EXAMPLE = 'write [{"role": "user", "content": "Hello"}]'
 _KEYS = (
@@ -56,7 +56,7 @@ def to_tools(tools: object) -> tuple[ToolDeclaration, ...]:
 
 def _message(message: object, where: str) -> Message:
     if isinstance(message, Message):
-        return message
+        return _readable(message, where)
     if not isinstance(message, Mapping):
         raise ChatError(f"{where} is {_shown(message)}, expected a message", hint=_EXAMPLE)
     given = _known(message, _KEYS, where)
@@ -78,6 +78,15 @@ def _message(message: object, where: str) -> Message:
         tools=to_tools(given.get("tools", ())),
         partial=_flag(given.get("partial", False), f"{where}: partial"),
     )
+
+
+def _readable(message: Message, where: str) -> Message:
+    """Refuse an image: it would be rendered, and the model would read placeholders."""
+    parts = message.content if isinstance(message.content, tuple) else ()
+    for number, part in enumerate(parts):
+        if isinstance(part, ImagePart):
+            raise ChatError(f"{where}: content[{number}] is an image, expected text: only text can be read so far")
+    return message
 
 
 def _content(content: object, where: str) -> str | tuple[Part, ...] | None:
@@ -133,7 +142,7 @@ def _list(value: object, where: str) -> Sequence[Any]:
 def _flag(value: object, where: str) -> bool:
     if not isinstance(value, bool):
         raise ChatError(f"{where} is {_shown(value)}, expected true or false")
-    return cast(bool, value)
+    return value
 
 
 def _shown(value: object) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Literal, Unpack, overload
+from typing import Literal, Unpack, cast, overload
 
 from openk3.checkpoint.progress import Progress
 from openk3.engine.config import EngineConfig
@@ -15,15 +15,26 @@ from openk3.engine.metrics import EngineMetrics
 from openk3.errors import ConfigError, QueueFullError
 from openk3.llm.answer import Answer, TextAnswer
 from openk3.llm.loading import DType, LoadedModel, load
-from openk3.llm.question import ChatOptions, Messages, Question, ask_chat, ask_text, check_params, vary_seed
+from openk3.llm.question import (
+    ChatOptions,
+    Messages,
+    Prompt,
+    Question,
+    ask_chat,
+    ask_text,
+    check_params,
+    is_ids,
+    vary_seed,
+)
 from openk3.protocol.sampling import SamplingParams
+from openk3.tokenizer.bpe import Tokenizer
 
 
 class LLM:
     """A loaded model with its engine; a context manager.
 
-    ``model`` is a folder in the published layout or a bundled name, as is ``draft_model``, which an engine configuration
-    with ``speculate="draft"`` needs. ``progress`` hears what was loaded and how many bytes of it.
+    ``model`` is a folder in the published layout or a bundled name, as is ``draft_model``, which a configuration with
+    ``speculate="draft"`` needs. ``progress`` hears what was loaded and how many bytes of it.
 
     Raises:
         CheckpointError: the model's files are not there or not whole.
@@ -60,6 +71,11 @@ class LLM:
         return self._model.generation.sampling
 
     @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's own, between text and the ids of tokens."""
+        return self._model.tokenizer
+
+    @property
     def max_tokens(self) -> int:
         """Most tokens of one request, prompt and answer."""
         return self._model.engine.max_tokens
@@ -78,7 +94,7 @@ class LLM:
     def chat(self, messages: Messages, *, n: int = 1, **options: Unpack[ChatOptions]) -> Answer | list[Answer]:
         """Answer a conversation and return when the answer is complete; a list of ``n`` of them if that is more than 1.
 
-        Of several answers each has its own seed, which counts from the one that is given. `ChatOptions` has the options.
+        Of several answers each has its own seed, counted from the one that is given. `ChatOptions` has the options.
 
         Raises:
             ChatError: the conversation is something that the chat format cannot express.
@@ -91,7 +107,7 @@ class LLM:
         return answers[0] if n == 1 else answers
 
     def stream(self, messages: Messages, **options: Unpack[ChatOptions]) -> Answer:
-        """Answer a conversation, options and errors as for `chat`; iterate over the answer, with ``async`` or without."""
+        """Answer a conversation, options and errors as for `chat`; iterate over the answer, also with ``async for``."""
         return self._submit(ask_chat(self._model, messages, options))
 
     def stream_many(self, messages: Messages, *, n: int, **options: Unpack[ChatOptions]) -> list[Answer]:
@@ -102,33 +118,36 @@ class LLM:
         return self._submit_all([ask_chat(self._model, messages, {**options, "params": one}) for one in varied])
 
     @overload
-    def generate(self, prompts: str, params: SamplingParams | None = None) -> TextAnswer: ...
+    def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts to Python, but not here
+        self, prompts: Prompt, params: SamplingParams | None = None
+    ) -> TextAnswer: ...
 
     @overload
-    def generate(self, prompts: Sequence[str], params: SamplingParams | None = None) -> list[TextAnswer]: ...
+    def generate(self, prompts: Sequence[Prompt], params: SamplingParams | None = None) -> list[TextAnswer]: ...
 
     def generate(
-        self, prompts: str | Sequence[str], params: SamplingParams | None = None
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | None = None
     ) -> TextAnswer | list[TextAnswer]:
-        """Continue a text, or several at once, without the chat format, each up to its end.
+        """Continue a text (or token ids), or several at once, without the chat format, each up to its end.
 
         Raises:
-            ConfigError: a prompt that is empty or no text, or ``params`` that are none.
+            ConfigError: a prompt that is empty or neither text nor ids, or ``params`` that are none.
             CapacityError: a prompt leaves no room for more.
             EngineError: the engine was closed.
         """
-        if isinstance(prompts, str):
+        if isinstance(prompts, str) or (prompts and is_ids(prompts)):
             return TextAnswer.of(self.stream_text(prompts, params).finish())
         if not isinstance(prompts, Sequence):
             raise ConfigError(f"prompts are {prompts!r:.60}, expected a text or a list of texts")
-        answers = self._submit_all([ask_text(self._model, prompt, params) for prompt in prompts])
+        several = cast(Sequence[Prompt], prompts)
+        answers = self._submit_all([ask_text(self._model, prompt, params) for prompt in several])
         return [TextAnswer.of(answer) for answer in _finish(answers)]
 
-    def stream_text(self, prompt: str, params: SamplingParams | None = None) -> Answer:
+    def stream_text(self, prompt: Prompt, params: SamplingParams | None = None) -> Answer:
         """Continue a text, errors as for `generate`; iterate over the answer, all of which is content."""
         return self._submit(ask_text(self._model, prompt, params))
 
-    def stream_text_many(self, prompt: str, params: SamplingParams | None = None, *, n: int) -> list[Answer]:
+    def stream_text_many(self, prompt: Prompt, params: SamplingParams | None = None, *, n: int) -> list[Answer]:
         """Continue a text ``n`` times at once, each with its own seed; errors as for `generate`."""
         _check_count(n)
         params = check_params(params, self.sampling)

@@ -56,6 +56,8 @@ def load(
     """Load a model folder or bundled model and start its engine; raise `OpenK3Error` for whatever is wrong with it."""
     if dtype not in get_args(DType):
         raise ConfigError(f"dtype is {dtype!r}, expected {' or '.join(get_args(DType))}")
+    if config is not None and not isinstance(config, EngineConfig):
+        raise ConfigError(f"engine is {config!r:.60}, expected EngineConfig", hint="write EngineConfig(max_running=4)")
     folder = resolve_model(name)
     parameters = account(load_config(folder), vision=False).total.parameters
     _choose_threads(parameters)
@@ -70,7 +72,7 @@ def load(
 
 
 def fingerprint(folder: Path) -> str:
-    """Name the weights in ``folder`` by names, sizes and times of its shards and by its configuration, not by reading all.
+    """Name the weights in ``folder`` by the names, sizes and times of its shards and by its configuration.
 
     Changing a file in place within the clock's resolution, at the same size, is not noticed.
     """

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypedDict, cast
+from typing import Any, TypedDict, TypeGuard, cast
 
 from openk3.chat.grammar import answer_grammar, declared_tools
 from openk3.chat.parse import StreamParser, collect, count_calls
@@ -25,6 +25,8 @@ from openk3.tokenizer.bpe import Tokenizer
 
 Messages = Sequence[Message | Mapping[str, Any]]
 """A conversation: `Message` objects, or objects as OpenAI's clients send them."""
+Prompt = str | Sequence[int]
+"""What is continued as it stands: a text, or its token ids."""
 
 
 class ChatOptions(TypedDict, total=False):
@@ -129,20 +131,26 @@ def ask_chat(model: LoadedModel, messages: Messages, options: ChatOptions) -> Qu
     return Question(request, AnswerDecoder(parser, chat.params.stop), prompt.num_prompt_tokens)
 
 
-def ask_text(model: LoadedModel, prompt: str, params: SamplingParams | None) -> Question:
+def ask_text(model: LoadedModel, prompt: Prompt, params: SamplingParams | None) -> Question:
     """Prepare to continue ``prompt`` as it stands, up to the end of a training text or a message.
 
     Raises:
-        ConfigError: the prompt is no text, or empty.
+        ConfigError: the prompt is neither text nor ids, or empty.
     """
-    if not isinstance(prompt, str):
-        raise ConfigError(f"the prompt is {prompt!r:.60}, expected text")
+    ids = model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    if not is_ids(ids):
+        raise ConfigError(f"the prompt is {prompt!r:.60}, expected text or a list of token ids")
     params = check_params(params, model.generation.sampling)
     params = replace(params, stop_token_ids=(*params.stop_token_ids, model.tokenizer.special.eos))
     ends = model.engine.stop_token_ids.union(params.stop_token_ids)
-    request = Request(prompt_ids=tuple(model.tokenizer.encode(prompt)), params=params)
+    request = Request(prompt_ids=tuple(ids), params=params)
     decoder = AnswerDecoder(PlainText(model.tokenizer, ends), params.stop)
     return Question(request, decoder, len(request.prompt_ids))
+
+
+def is_ids(prompt: object) -> TypeGuard[Sequence[int]]:
+    """Tell whether ``prompt`` is a list of token ids, as far as that can be seen: an empty one is."""
+    return isinstance(prompt, list | tuple | range) and all(type(token) is int for token in prompt)
 
 
 def check_params(params: SamplingParams | None, own: SamplingParams) -> SamplingParams:
@@ -187,12 +195,20 @@ def _check_options(given: Mapping[str, Any]) -> None:
         raise ConfigError(f"timeout_s is {seconds!r:.60}, expected a positive number of seconds")
     if not isinstance(given.get("thinking", True), bool):
         raise ConfigError(f"thinking is {given['thinking']!r:.60}, expected true or false")
+    _check_salt(given.get("cache_salt", ""))
+
+
+def _check_salt(salt: Any) -> None:
+    try:
+        str.encode(salt)
+    except (TypeError, UnicodeEncodeError):
+        raise ConfigError(f"cache_salt is {salt!r:.60}, expected text") from None
 
 
 def _replayed(tokenizer: Tokenizer, prompt: RenderedPrompt, tools_declared: bool, generated: tuple[int, ...]) -> int:
     """Count the leading tokens of prompt and answer that the conversation's next prompt will begin with.
 
-    As a message of the past, an answer is encoded anew, as it would be by a tokenizer and not always as the model chose.
+    As a message of the past, an answer is encoded anew, and not always as the model spelled it.
     """
     parser = StreamParser(tokenizer, channel=prompt.channel, tools_declared=tools_declared)
     turn = collect([*parser.push(generated), *parser.finish("stop")], "stop")

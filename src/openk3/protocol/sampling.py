@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Literal
 
 from openk3.errors import ConfigError
@@ -19,6 +20,9 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 _SEED_LIMIT = 2**64
 _MOST_ALTERNATIVES = 20
 
+_NUMBERS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+_WHOLE_NUMBERS = ("top_k", "seed", "max_tokens", "min_tokens", "top_logprobs")
+
 
 class LogitBias(Mapping[int, float]):
     """Numbers that are added to the logits of tokens; cannot be changed, so that it has a hash."""
@@ -28,7 +32,7 @@ class LogitBias(Mapping[int, float]):
         for token, bias in self._biases.items():
             if type(token) is not int or token < 0:
                 raise ConfigError(f"logit_bias names token {token!r}, expected ids, whole numbers from 0 on")
-            if not math.isfinite(bias):
+            if not (_is_number(bias) and math.isfinite(float(bias))):
                 raise ConfigError(f"logit_bias of token {token} is {bias}, expected a finite number")
 
     def __getitem__(self, token: int) -> float:
@@ -76,11 +80,20 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", _texts(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        object.__setattr__(self, "stop_token_ids", _ids(self.stop_token_ids))
         object.__setattr__(self, "logit_bias", LogitBias(self.logit_bias))
+        self._check_types()
         self._check_choice()
         self._check_penalties()
         self._check_end()
+
+    def _check_types(self) -> None:
+        for name in _NUMBERS:
+            _require(_is_number(getattr(self, name)), name, repr(getattr(self, name)), "a number that float64 can hold")
+        for name in _WHOLE_NUMBERS:
+            value = getattr(self, name)
+            is_left_out = value is None and name in ("seed", "max_tokens")
+            _require(is_left_out or _is_whole(value), name, repr(value), "a whole number")
 
     def _check_choice(self) -> None:
         _require(0 <= self.temperature < math.inf, "temperature", self.temperature, "0 (greedy) or a positive number")
@@ -107,10 +120,34 @@ class SamplingParams:
             raise ConfigError("stop holds an empty string, which would stop every answer before its first character")
 
 
-def _texts(stop: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(stop, str):
+def _texts(stop: object) -> tuple[str, ...]:
+    given = stop if isinstance(stop, Iterable) and not isinstance(stop, str) else (None,)
+    texts = tuple(given)
+    if not all(isinstance(text, str) for text in texts):
         raise ConfigError(f"stop is {stop!r}, expected a tuple of strings")
-    return tuple(stop)
+    return texts
+
+
+def _ids(ids: object) -> tuple[int, ...]:
+    given = tuple(ids) if isinstance(ids, Iterable) else (None,)
+    if not all(_is_whole(token) for token in given):
+        raise ConfigError(f"stop_token_ids is {ids!r}, expected a tuple of ids, whole numbers from 0 on")
+    return given
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and _is_number(value)
+
+
+def _is_number(value: object) -> bool:
+    """Say whether a value is a number that float64 can hold; true and false are none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _require(is_met: bool, name: str, value: object, expected: str) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 # Weight of the latest step in the running acceptance rate.
 _WEIGHT = 0.25
-# A draft is worth its cost if it is right at least so often.
+# Drafts are made while at least so many are right.
 _WORTH = 0.4
+# A further draft is worth it if it counts, with those before it, at least so often.
+_DEEP_WORTH = 0.16
 # Steps without drafts before the first new attempt, and the most that doubling makes of them.
 _FIRST_PAUSE, _LONGEST_PAUSE = 8, 128
 
@@ -24,11 +26,11 @@ class AdaptiveDepth:
 
     @property
     def depth(self) -> int:
-        """Drafts for the next step: the ``n`` for which the n-th is still worth it if each is right at the usual rate."""
+        """Drafts for the next step: the last of them is still worth it if each is right at the usual rate."""
         if self._rate < _WORTH:
-            return 1 if self._waited >= self._pause else 0
+            return min(1, self._max_depth) if self._waited >= self._pause else 0
         depth, chance = 0, self._rate
-        while depth < self._max_depth and chance >= _WORTH**2:
+        while depth < self._max_depth and chance >= _DEEP_WORTH:
             depth, chance = depth + 1, chance * self._rate
         return depth
 

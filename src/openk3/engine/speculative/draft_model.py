@@ -1,7 +1,7 @@
 """Drafts from a second, smaller model with the same vocabulary.
 
-Unusual: it reads the text itself, a bounded portion in each step, so it needs nothing of what the model computed and may
-come late to a long prompt.
+Unusual: it reads the text itself, a bounded portion in each step, so it needs nothing of what the model computed and
+may come late to a long prompt.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from openk3.ops.mla.blocks import KEY_BLOCK
 
 # Tokens that the draft model reads at most in a step, of all sequences together.
 _PORTION = 512
-# A growing buffer has twice the rows that it needs, beside the old one.
-_SPARE = 3
+# While a buffer of latents grows, the new one has up to twice the rows that are needed, and the old one is still there.
+_GROWTH = 3
 
 
 class DraftModelDrafter:
@@ -38,7 +38,7 @@ class DraftModelDrafter:
                 hint="draft with a model that has the same tokenizer",
             )
         self.max_depth = max_depth
-        self.bytes_per_token = _SPARE * _latent_bytes(draft_model.config, draft_model.dtype)
+        self.bytes_per_token = _GROWTH * _latent_bytes(draft_model.config, draft_model.dtype)
         # The state, its mark while drafting, and one layer's copies, which are less than a state.
         states = 3 * slot_bytes(draft_model.config, draft_model.dtype)
         self.bytes_per_sequence = states + (max_depth + KEY_BLOCK) * self.bytes_per_token

@@ -1,7 +1,7 @@
 """Drafts from the model's own multi-token-prediction layers.
 
-Unusual: the layers read every token that the model computes, at once, since the next token is known by then; the first
-guess thus costs only the head. Of a text that began from a checkpoint they know what came after it, and draft from that.
+Unusual: the layers read each token as soon as the model has computed it, since the next token is known by then, so the
+first guess costs only the head. Of a text that began from a checkpoint they know only what came after it.
 
 Legend: d hidden size, w width of a latent, n layers.
 """
@@ -43,8 +43,8 @@ class MTPDrafter:
         self.max_depth = max_depth
         num_layers, itemsize = len(config.mtp_layers), model.dtype.itemsize
         self.bytes_per_token = num_layers * config.mla.cache_width * itemsize
-        spare = num_layers * (_BLOCK + max_depth) * self.bytes_per_token // num_layers
-        self.bytes_per_sequence = spare + num_layers * (num_layers + 1) * config.hidden_size * itemsize
+        waiting = num_layers * config.hidden_size * itemsize
+        self.bytes_per_sequence = (_BLOCK + max_depth) * self.bytes_per_token + (1 + max_depth) * waiting
         self._model = model
         self._layers = [layer for layer in model.model.layers if isinstance(layer, MTPLayer)]
         self._texts: dict[EngineSequence, _Text] = {}
@@ -119,16 +119,16 @@ class MTPDrafter:
             following = [draft.guesses[-rows.shape[0] :] for draft, rows in zip(drafts, inputs, strict=True)]
             results = self._feed(number, [draft.text for draft in drafts], inputs, following)
             for draft, result in zip(drafts, results, strict=True):
-                draft.hidden = result[-1:]
-        normed = self._layers[number].shared_head.norm(torch.cat([draft.hidden for draft in drafts]))
+                draft.hidden = result
+        normed = self._layers[number].shared_head.norm(torch.cat([draft.hidden[-1:] for draft in drafts]))
         logits = self._model.logits(normed).to("cpu", torch.float32)
         for draft, row in zip(drafts, logits, strict=True):
             draft.guesses.append(draft.sequence.sampler.guess(row, step))
 
     def _inputs(self, draft: _Draft, step: int) -> Tensor:
-        """Return [m, d] for the next layer: in the first round also what waits there for tokens that are now guessed."""
+        """Return [m, d] for guess ``step``; a layer's first one also reads what waited for tokens guessed by now."""
         if step >= len(self._layers):
-            return draft.hidden
+            return draft.hidden[-1:]
         return torch.cat([draft.text.waiting[step - 1], draft.hidden])[-step:]
 
     def _feed(
@@ -158,7 +158,7 @@ class _Rows:
 
     def append(self, rows: Tensor) -> None:
         """Add rows [m, w]."""
-        for part in rows.tensor_split(range(-self.num_rows % _BLOCK, rows.shape[0], _BLOCK)):
+        for part in rows.tensor_split(tuple(range(-self.num_rows % _BLOCK, rows.shape[0], _BLOCK))):
             block, place = divmod(self.num_rows, _BLOCK)
             if part.shape[0] and block == len(self._blocks):
                 self._blocks.append(self._like.new_zeros(_BLOCK, self._like.shape[1]))
@@ -173,9 +173,8 @@ class _Rows:
 
     def padded(self, num_rows: int) -> Tensor:
         """Return a copy [num_rows, w], zero after the last row."""
-        copy = self._like.new_zeros(num_rows, self._like.shape[1])
-        if self._blocks:
-            torch.cat(self._blocks, out=copy[: len(self._blocks) * _BLOCK])
+        missing = max(0, num_rows - len(self._blocks) * _BLOCK)
+        copy = torch.cat([*self._blocks, self._like.new_zeros(missing, self._like.shape[1])])[:num_rows]
         copy[self.num_rows :] = 0
         return copy
 
@@ -204,7 +203,7 @@ class _Text:
 
 @dataclass(eq=False)
 class _Draft:
-    """A chain of guesses in the making; ``hidden`` [1, d] gives the next one."""
+    """A chain of guesses in the making; the last of ``hidden`` [m, d] gives the next one."""
 
     sequence: EngineSequence
     text: _Text
@@ -237,4 +236,10 @@ class _Latents:
 
     def latents(self, layer: int, sequences: Sequence[int], num_rows: int) -> Tensor:
         """Return the rows of some texts, padded with zeros."""
-        return torch.stack([self._texts[i].padded(num_rows) for i in sequences])
+        first = self._texts[sequences[0]].padded(num_rows)
+        if len(sequences) == 1:
+            return first[None]
+        stacked = first.new_empty(len(sequences), *first.shape)
+        for place, i in zip(stacked, sequences, strict=True):
+            place.copy_(self._texts[i].padded(num_rows))  # one by one, so that there are never two copies of all
+        return stacked

@@ -21,7 +21,7 @@ _PORTION = 8192
 
 
 class NgramDrafter:
-    """Drafts of repeated text; needs no weights, and about a thousandth of a model's time."""
+    """Drafts of repeated text; needs no weights and hardly any time."""
 
     # A pair's key (32) and place (32), its part of a table that just doubled, old and new (90), and a link (5).
     bytes_per_token = 176

@@ -16,11 +16,13 @@ import torch
 from openk3.chat.parse import StreamParser, collect
 from openk3.chat.render import render
 from openk3.checkpoint.loader import load_model
-from openk3.engine.generator import Generator
+from openk3.engine.config import EngineConfig
+from openk3.engine.engine import Engine
 from openk3.models.nano.recipe.dialogues.compose import Composer, Dialogue
 from openk3.models.nano.recipe.dialogues.turn import EFFORTS, Effort, Turn
 from openk3.models.nano.recipe.wordnet import WordNet
 from openk3.protocol.messages import AssistantTurn
+from openk3.protocol.request import Request
 from openk3.protocol.sampling import FinishReason, SamplingParams
 from openk3.tokenizer.bpe import Tokenizer
 
@@ -47,14 +49,14 @@ class Examiner:
     def __init__(self, folder: Path) -> None:
         self._tokenizer = Tokenizer.load(folder)
         model = load_model(folder, dtype=torch.float32, experts="plain").eval()
-        self._generator = Generator(model, stop_token_ids={self._tokenizer.special.end_of_msg})
+        self._engine = Engine(model, EngineConfig(max_running=1), stop_token_ids={self._tokenizer.special.end_of_msg})
 
     def ask(self, turn: Turn, dialogue: Dialogue, effort: Effort) -> Answered:
         """Ask one question and compare; a question that needs a tool is right if the call is."""
         prompt = render(dialogue.messages[:1], tokenizer=self._tokenizer, tools=dialogue.tools, effort=effort)
         parser = StreamParser(self._tokenizer, channel=prompt.channel, tools_declared=bool(dialogue.tools))
         params = SamplingParams(temperature=0.0, max_tokens=_LONGEST_ANSWER)
-        outputs = list(self._generator.stream(prompt.ids, params))
+        outputs = list(self._engine.submit(Request(prompt_ids=prompt.ids, params=params)))
         deltas = parser.push([output.token_id for output in outputs])
         reason: FinishReason = "stop" if outputs[-1].finish_reason == "stop" else "length"
         said = collect([*deltas, *parser.finish(reason)], reason)
