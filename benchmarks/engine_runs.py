@@ -5,6 +5,7 @@ Unusual: the tokens are random, and so are the weights of every model but nano: 
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import threading
@@ -27,15 +28,23 @@ from openk3.protocol.request import Request, RequestStats
 from openk3.protocol.sampling import SamplingParams
 
 
+# Nano is measured with one thread, as small models run by default, and whatever comes after it with all again.
+_THREADS = torch.get_num_threads()
+
+
 def model_of(name: str, seed: int = 0) -> K3ForCausalLM:
-    """Load nano, or make a model of random weights, in bfloat16."""
+    """Load nano, or make a preset with the weights that `openk3 init` would write, in bfloat16."""
+    torch.set_num_threads(1 if name == "nano" else _THREADS)
     if name == "nano":
-        torch.set_num_threads(1)  # as `openk3 chat` does for small models
-        return load_model(resolve_model("nano"), dtype=torch.bfloat16).eval()
-    torch.set_num_threads(torch.get_num_threads())
+        return load_model(resolve_model("nano"), dtype=torch.bfloat16)
     model = K3ForCausalLM(preset(name), dtype=torch.bfloat16)
     init_parameters(model, seed=seed)
     return model.eval()
+
+
+def conditions() -> dict[str, object]:
+    """Return what time depends on beside the machine: threads of products, and how busy the machine was."""
+    return {"threads": torch.get_num_threads(), "load_average": round(os.getloadavg()[0], 2)}
 
 
 @contextmanager

@@ -10,7 +10,8 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from openk3.chat.grammar_text import json_value
-from openk3.chat.json_schema import TYPES, ArgumentSchema, check_schema
+from openk3.chat.json_schema import ArgumentSchema
+from openk3.chat.json_schema_check import TYPES, check_schema
 from openk3.errors import ChatError
 
 ANYTHING = list(TYPES)

@@ -16,7 +16,14 @@ from openk3.model.presets import preset
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("8GB", 8 * 10**9), ("8 gb", 8 * 10**9), ("512MiB", 512 << 20), ("1.5g", 1_500_000_000), ("100", 100), ("2Ti", 2 << 40)],
+    [
+        ("8GB", 8 * 10**9),
+        ("8 gb", 8 * 10**9),
+        ("512MiB", 512 << 20),
+        ("1.5g", 1_500_000_000),
+        ("100", 100),
+        ("2Ti", 2 << 40),
+    ],
 )
 def test_sizes_as_people_write_them(text: str, size: int) -> None:
     assert parse_size(text) == size

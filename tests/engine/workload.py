@@ -1,6 +1,6 @@
 """Random requests on a random engine, all choices from one seed: whatever happens, every answer is the plain one.
 
-Unusual: the same workload serves the default run (a few seeds) and the long one (as many as the time allows); it returns
+Unusual: the same workload serves the default run (a few seeds) and the long one (all that the time allows); it returns
 what it covered, so that a run can say so.
 """
 
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ class Workload:
             priority=rng.choice(["interactive", "interactive", "batch"]),
             media=media,
             cache_salt=rng.choice(["", "", "", "other"]),
-            replayed=rng.choice([None, lambda generated, n=len(prompt): n + len(generated)]),
+            replayed=rng.choice([None, partial(_all_replayed, len(prompt))]),
         )
 
     def _plain(self, request: Request) -> PlainAnswer:
@@ -141,6 +142,10 @@ class Workload:
         self.covered["resumed tokens"] += metrics.cache.hit_tokens
         self.covered["evictions"] += metrics.cache.evictions
         self.covered["hits from disk"] += metrics.cache.disk.hits
+
+
+def _all_replayed(num_prompt: int, generated: Sequence[int]) -> int:
+    return num_prompt + len(generated)
 
 
 def _params(rng: random.Random) -> SamplingParams:

@@ -110,6 +110,11 @@ def test_leaving_an_asynchronous_iteration_cancels(own_llm: LLM) -> None:
     wait_until_cancelled(own_llm)
 
 
+def test_an_answer_that_nobody_holds_is_cancelled(own_llm: LLM) -> None:
+    own_llm.stream(FRANCE, params=ENDLESS)
+    wait_until_cancelled(own_llm)
+
+
 def test_a_cancelled_task_cancels_its_answer(own_llm: LLM) -> None:
     async def give_up() -> None:
         with pytest.raises(TimeoutError):

@@ -122,12 +122,16 @@ def test_the_likeliest_token_weighs_exactly_one() -> None:
 
 def test_random_numbers_are_fixed_for_good() -> None:
     # Worked out with BLAKE2b written from its definition, personalised "openk3 token".
-    assert [uniform(0, 0), uniform(1, 0), uniform(2**64 - 1, 7)] == [0.281941005803229, 0.39704072540645063, 0.5117197237333259]
+    assert [uniform(0, 0), uniform(1, 0), uniform(2**64 - 1, 7)] == [
+        0.281941005803229,
+        0.39704072540645063,
+        0.5117197237333259,
+    ]
 
 
 def test_random_numbers_are_uniform_and_neighbours_unrelated() -> None:
     numbers = np.array([[uniform(seed, index) for index in range(100)] for seed in range(100)])
-    assert 0.0 <= numbers.min() and numbers.max() < 1.0
+    assert numbers.min() >= 0.0 and numbers.max() < 1.0
     assert len(set(numbers.ravel().tolist())) == 10_000
     counts, _ = np.histogram(numbers, bins=20, range=(0.0, 1.0))
     # Chi-square of 19 degrees of freedom: 43.8 is exceeded once in a thousand; the numbers are fixed.

@@ -22,8 +22,9 @@ from openk3.chat.grammar_text import (
     literal,
     regex,
 )
-from openk3.chat.json_schema import check_schema
+from openk3.chat.json_schema_check import check_schema
 from openk3.errors import ChatError
+from openk3.protocol.checks import shown
 from openk3.protocol.deep_stack import with_deep_stack
 from openk3.protocol.messages import Channel, Message, ResponseFormat, ToolChoice, ToolDeclaration
 from openk3.protocol.request import Grammar
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 # Calls are numbered exactly up to this; later ones have any number, as each exact one makes the grammar larger.
 _MOST_NUMBERED = 32
+_MOST_TOOLS = 1024
 _MOST_LINES = 2048
 # Time to read alternatives grows with the square of their number: a second for this many characters.
 _MOST_CHARACTERS = 1 << 17
@@ -133,7 +135,9 @@ def _function(tool: object, position: int) -> tuple[str, Any]:
 
 def _check_choice(tools: Sequence[ToolDeclaration], choice: ToolChoice, only_tool: str | None) -> None:
     if choice not in get_args(ToolChoice):
-        raise ChatError(f"tool_choice is {choice!r}, expected auto, none or required")
+        raise ChatError(f"tool_choice is {shown(choice)}, expected auto, none or required")
+    if len(tools) > _MOST_TOOLS:
+        raise ChatError(f"{len(tools):,} tools are declared, expected at most {_MOST_TOOLS:,}")
     if choice == "required" and not tools:
         raise ChatError("tool_choice is 'required', but no tool is declared")
     names = [_function(tool, position)[0] for position, tool in enumerate(tools)]
@@ -153,14 +157,14 @@ def _response(wanted: ResponseFormat) -> str | None:
     if wanted.type == "text":
         return None
     if wanted.type == "lark":
-        return _nested(_readable(wanted.lark or "", "lark"))
+        return _nested(_readable(wanted.lark, "lark"))
     if wanted.type == "regex":
-        matched = regex(_readable(wanted.regex or "", "regex"))
+        matched = regex(_readable(wanted.regex, "regex"))
     elif wanted.type == "json_object":
         matched = json_value({"type": "object"})
     else:
         if not isinstance(wanted.schema, Mapping):
-            raise ChatError(f"the response schema is {wanted.schema!r:.60}, expected a JSON schema")
+            raise ChatError(f"the response schema is {shown(wanted.schema)}, expected a JSON schema")
         check_schema(wanted.schema, "the response schema")
         matched = json_value(wanted.schema)
     if fault := fault_of(matched):
@@ -168,17 +172,23 @@ def _response(wanted: ResponseFormat) -> str | None:
     return matched
 
 
-def _check_fields(wanted: ResponseFormat) -> None:
+def _check_fields(wanted: object) -> None:
+    if not isinstance(wanted, ResponseFormat):
+        raise ChatError(f"the response format is {shown(wanted)}, expected ResponseFormat")
     owners = {"schema": "json_schema", "regex": "regex", "lark": "lark"}
     if wanted.type not in ("text", "json_object", *owners.values()):
-        raise ChatError(f"response format is {wanted.type!r}, expected text, json_object, json_schema, regex or lark")
+        raise ChatError(
+            f"response format is {shown(wanted.type)}, expected text, json_object, json_schema, regex or lark"
+        )
     for field, owner in owners.items():
         if (getattr(wanted, field) is not None) != (wanted.type == owner):
             fault = "without" if wanted.type == owner else "with"
             raise ChatError(f"response format is {wanted.type!r} {fault} {field}, expected {field} with {owner} only")
 
 
-def _readable(text: str, what: str) -> str:
+def _readable(text: object, what: str) -> str:
+    if not isinstance(text, str):
+        raise ChatError(f"the {what} of the response format is {shown(text)}, expected text")
     if len(text) > _MOST_CHARACTERS:
         raise ChatError(
             f"the {what} of the response format has {len(text)} characters, expected at most {_MOST_CHARACTERS}"

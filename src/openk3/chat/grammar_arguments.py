@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from openk3.chat.grammar_text import ANY_TEXT, GrammarWriter, attribute, fault_of, json_value, literal
-from openk3.chat.json_schema import ArgumentSchema, Schema, Visits, check_schema
+from openk3.chat.json_schema import ArgumentSchema, Visits
+from openk3.chat.json_schema_check import MOST_PROPERTIES, Schema, check_schema
 from openk3.chat.tags import escape
 from openk3.errors import ChatError
+from openk3.protocol.checks import shown
 
 # An attribute's value, escaped.
 _ANY_KEY = '/([^&"]|&amp;|&quot;)*/'
-# Each is tried alone, which takes a millisecond.
-_MOST_ARGUMENTS = 2048
 # A schema with one of these at its top says something of several arguments at once.
 _COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "not", "if")
 
@@ -29,7 +29,7 @@ class ArgumentsWriter:
         self._writer = writer
         self._any: str | None = None
         self._visits = Visits()
-        self._num_arguments = 0
+        self._num_properties = 0
 
     def arguments(self, function: Mapping[str, Any], what: str) -> str:
         """Give what matches the arguments of a tool, called ``what`` in errors.
@@ -42,9 +42,9 @@ class ArgumentsWriter:
         parameters = function.get("parameters")
         if parameters is None:
             return literal("")
-        check_schema(parameters, what)
-        if isinstance(parameters, bool) or parameters.get("type", "object") != "object":
-            raise ChatError(f"{what} are a schema of {parameters!r:.60}, expected one of an object")
+        self._count(check_schema(parameters, what))
+        if isinstance(parameters, bool) or not _is_of_object(parameters):
+            raise ChatError(f"{what} are {shown(parameters)}, expected a schema of an object")
         if any(keyword in parameters for keyword in _COMBINED):
             return self._any_arguments()
         return self._declared(parameters)
@@ -58,8 +58,9 @@ class ArgumentsWriter:
         properties: Mapping[str, Schema] = parameters.get("properties", {})
         others: Schema = parameters.get("additionalProperties", True)
         required = parameters.get("required", ())
+        if not properties and not required and others is True and not parameters.get("patternProperties"):
+            return self._any_arguments()
         schemas = {**properties, **{key: others for key in required if key not in properties}}
-        self._count(len(schemas))
         parts = []
         for key, schema in schemas.items():
             if schema is False and key not in required:
@@ -73,10 +74,11 @@ class ArgumentsWriter:
         return self._writer.new("arguments", " ".join(parts) or literal(""))
 
     def _count(self, more: int) -> None:
-        self._num_arguments += more
-        if self._num_arguments > _MOST_ARGUMENTS:
+        self._num_properties += more
+        if self._num_properties > MOST_PROPERTIES:
             raise ChatError(
-                f"the strict tools have more than {_MOST_ARGUMENTS} arguments together", hint="declare fewer as strict"
+                f"the strict tools have more than {MOST_PROPERTIES:,} arguments and properties together",
+                hint="declare fewer as strict",
             )
 
     def _argument(self, key: str, schema: ArgumentSchema) -> str:
@@ -106,6 +108,11 @@ class ArgumentsWriter:
         """Give one terminal, as several may begin alike."""
         raw = schema.raw_string
         return ANY_TEXT if raw == ANY_TEXT else self._writer.shared("VALUE", raw)
+
+
+def _is_of_object(schema: Mapping[str, Any]) -> bool:
+    types = schema.get("type", "object")
+    return "object" in ([types] if isinstance(types, str) else types)
 
 
 def _json(schema: ArgumentSchema, type_: str) -> str:

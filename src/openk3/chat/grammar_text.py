@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 ANY_TEXT = r"/(?s:.*)/"
 """A terminal for text of any length, empty too; control tokens are no text."""
 
-# Keywords and formats that cannot be enforced while writing are passed over, oneOf is anyOf. A model that is free to
-# write white space at times writes nothing else, so one run of it is bounded.
-_JSON_OPTIONS = {"lenient": True, "whitespace_pattern": r"[ \n\r\t]{1,128}"}
+# Keywords and formats that cannot be enforced while writing are passed over, oneOf is anyOf. A small model that is free
+# to write white space writes nothing else, so a run of it is short: the next token is one that goes on.
+_JSON_OPTIONS = {"lenient": True, "whitespace_pattern": r"[ \n\r\t]{1,8}"}
 
 _MOST_REMEMBERED = 4096
 

@@ -1,7 +1,6 @@
 """JSON schemas of arguments, as far as a grammar has to look into them: which types, and which raw strings.
 
-Unusual: a constraint that raw text cannot be held to while it is written is passed over. A schema that contradicts the
-standard is an error.
+Unusual: a constraint that raw text cannot be held to while it is written is passed over. Schemas here were checked.
 """
 
 from __future__ import annotations
@@ -9,93 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from openk3.chat.grammar_text import ANY_TEXT, encodable, fault_of, literal, regex
+from openk3.chat.grammar_text import ANY_TEXT, fault_of, literal, regex
+from openk3.chat.json_schema_check import TYPES, Schema, resolve
 from openk3.chat.json_text import spaced_json
 from openk3.errors import ChatError
 
-TYPES = ("string", "number", "boolean", "null", "object", "array")
-"""The types that the chat format tells apart; integers are numbers."""
-
-Schema = Mapping[str, Any] | bool
-_SUBSCHEMAS = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-# llguidance reads JSON of 128 levels, and a level of a schema can be two of JSON.
-_MAX_DEPTH = 48
 # How far references are followed from one argument, and how many schemas are looked at for one grammar.
 _MAX_STEPS = 64
 _MOST_VISITS = 200_000
 # Characters of a pattern, or of all that a string is held to: alternatives can double it at every reference.
 _MOST_CHARACTERS = 1 << 14
-# Of a whole schema: time to enforce one grows with the square of its length, a second for this many.
-_MOST_OF_A_SCHEMA = 1 << 17
 # They restrict nothing, and without them more schemas are alike.
 _ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
-
-
-def check_schema(schema: Any, what: str) -> None:
-    """Raise `ChatError`, calling the schema ``what``, if it is no JSON, breaks the standard or lacks a reference."""
-    num_characters = len(encodable(spaced_json(schema, what)))
-    if num_characters > _MOST_OF_A_SCHEMA:
-        raise ChatError(f"{what} has {num_characters} characters as JSON, expected at most {_MOST_OF_A_SCHEMA}")
-    _check(schema, schema, what, 0)
-
-
-def _check(schema: Any, root: Any, what: str, depth: int) -> None:
-    if isinstance(schema, bool):
-        return
-    if not isinstance(schema, Mapping):
-        raise ChatError(f"{what} is {schema!r:.60}, expected a JSON schema")
-    if depth > _MAX_DEPTH:
-        raise ChatError(f"{what} is nested more than {_MAX_DEPTH} deep")
-    _check_keywords(schema, root, what)
-    for place, child in _children(schema, what):
-        _check(child, root, f"{what}: {place}", depth + 1)
-
-
-def _check_keywords(schema: Mapping[str, Any], root: Any, what: str) -> None:
-    types = schema.get("type", [])
-    for type_ in types if isinstance(types, list | tuple) else [types]:
-        if type_ not in (*TYPES, "integer"):
-            raise ChatError(f"{what}: type is {type_!r:.60}, expected integer, {', '.join(TYPES[:-1])} or {TYPES[-1]}")
-    required = schema.get("required", [])
-    if not (isinstance(required, list | tuple) and all(isinstance(key, str) for key in required)):
-        raise ChatError(f"{what}: required is {required!r:.60}, expected a list of names")
-    if "enum" in schema and not (isinstance(schema["enum"], list | tuple) and schema["enum"]):
-        raise ChatError(f"{what}: enum is {schema['enum']!r:.60}, expected a list of at least one value")
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#") and _resolve(reference, root) is None:
-        raise ChatError(f"{what}: $ref is {reference!r:.60}, which is not in the schema")
-
-
-def _children(schema: Mapping[str, Any], what: str) -> Iterator[tuple[str, Any]]:
-    for keyword in _SUBSCHEMAS:
-        if keyword in schema and not (keyword == "items" and isinstance(schema[keyword], list | tuple)):
-            yield keyword, schema[keyword]
-    for keyword in _LISTS:
-        children = schema.get(keyword, [])
-        if not isinstance(children, list | tuple):
-            raise ChatError(f"{what}: {keyword} is {children!r:.60}, expected a list of schemas")
-        yield from ((f"{keyword}[{number}]", child) for number, child in enumerate(children))
-    for keyword in _MAPS:
-        children = schema.get(keyword, {})
-        if not (isinstance(children, Mapping) and all(isinstance(key, str) for key in children)):
-            raise ChatError(f"{what}: {keyword} is {children!r:.60}, expected an object of schemas")
-        yield from ((f"{keyword}.{key!s:.40}", child) for key, child in children.items())
-
-
-def _resolve(reference: str, root: Any) -> Schema | None:
-    """Find a part of ``root``; None if it is not there."""
-    found = root
-    for step in reference.removeprefix("#").split("/")[1:]:
-        step = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping) and step in found:
-            found = found[step]
-        elif isinstance(found, list | tuple) and step.isdecimal() and int(step) < len(found):
-            found = found[int(step)]
-        else:
-            return None
-    return found if isinstance(found, Mapping | bool) else None
 
 
 class Visits:
@@ -195,8 +119,7 @@ class ArgumentSchema:
 
     def _parts(self, schema: Mapping[str, Any]) -> Iterator[Schema]:
         """Give what must hold besides ``schema``."""
-        reference = schema.get("$ref")
-        target = _resolve(reference, self._root) if isinstance(reference, str) else None
+        target = resolve(schema.get("$ref"), self._root)
         if target is not None:
             yield target
         yield from schema.get("allOf", ())

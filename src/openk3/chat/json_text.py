@@ -1,12 +1,13 @@
 """JSON as the chat format writes and reads it.
 
 Unusual: two spellings. Declarations are compact and sorted; arguments in a conversation keep their order and have
-spaces. What a model writes is re-written compactly, in its order.
+spaces. What a model writes is re-written compactly, in its order; numbers beyond float64 stay as written.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,18 +53,46 @@ def is_object(text: str) -> bool:
         return False
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
 def rewritten_json(text: str) -> str:
-    """Rewrite a value that a model wrote; what is not strict JSON becomes a string."""
+    """Rewrite a value that a model wrote; what is not strict JSON, or no number of Python, becomes a string."""
+    large: list[_LargeNumber] = []
+
+    def read(digits: str) -> float | _LargeNumber:
+        number = float(digits)
+        if math.isfinite(number):
+            return number
+        large.append(_LargeNumber(digits))
+        return large[-1]
+
     try:
-        value = json.loads(text)
-        written = json.dumps(value, ensure_ascii=False, separators=_COMPACT, allow_nan=False)
-        written.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can spell
-        return json.dumps(value, separators=_COMPACT, allow_nan=False)
+        value = json.loads(text, parse_constant=_refuse, parse_float=read)
+        return _written(value) if large else _compact(value)
     except (ValueError, RecursionError):
         return json.dumps(text, ensure_ascii=False)
+
+
+class _LargeNumber(str):
+    """The spelling of a number that JSON has and float64 has not."""
+
+    __slots__ = ()
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{_compact(key)}:{_written(item)}' for key, item in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_written, value))}]"
+    return str(value) if isinstance(value, _LargeNumber) else _compact(value)
+
+
+def _compact(value: Any) -> str:
+    written = json.dumps(value, ensure_ascii=False, separators=_COMPACT)
+    try:
+        written.encode()
+    except UnicodeEncodeError:  # half a surrogate pair, which only an escape can spell
+        return json.dumps(value, separators=_COMPACT)
     return written
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")

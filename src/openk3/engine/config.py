@@ -27,8 +27,8 @@ class EngineConfig:
     get a checkpoint every ``ladder`` tokens (0: only at forks and ends). ``memory_bytes`` bounds weights, caches and
     activations (None: half of what is free). ``cache_folder`` keeps at most ``cache_folder_bytes`` of checkpoints on
     disk. At most ``speculate_depth`` tokens are drafted at once. A request's results do not depend on others or on the
-    cache, bit for bit, unless this machine's matrix products depend on the number of rows: that is checked at the start,
-    logged, and with ``deterministic`` an error.
+    cache, bit for bit, unless this machine's matrix products depend on the number of rows: that is checked at the
+    start, logged, and with ``deterministic`` an error.
     """
 
     max_running: int = 32
@@ -55,9 +55,7 @@ class EngineConfig:
         if self.ladder < 0 or self.ladder % self.identity_unit:
             raise ConfigError(f"ladder is {self.ladder}, expected 0 or a multiple of {self.identity_unit}")
         if self.speculate not in get_args(Speculation):
-            raise ConfigError(
-                f"speculate is {self.speculate!r}, expected one of {', '.join(get_args(Speculation))}"
-            )
+            raise ConfigError(f"speculate is {self.speculate!r}, expected one of {', '.join(get_args(Speculation))}")
         if not 1 <= self.speculate_depth <= MAX_DEPTH:
             raise ConfigError(f"speculate_depth is {self.speculate_depth}, expected 1 to {MAX_DEPTH}")
         if self.memory_bytes is not None and self.memory_bytes < 1:

@@ -74,6 +74,7 @@ class EngineCore:
             replace(config, max_running=min(config.max_running, memory.num_slots)), self.holdings, self._on_release
         )
         self._runner = Runner(model, slots, latents)
+        self._drafting: dict[EngineSequence, None] = {}
         self._counts: dict[str, Any] = defaultdict(int)
 
     @property
@@ -179,12 +180,28 @@ class EngineCore:
                 )
 
     def _draft(self) -> None:
-        writing = [sequence for sequence in self.scheduler.running if sequence.is_writing]
+        self._choose_drafting()
+        for sequence in self.scheduler.running:
+            sequence.drafts = []
+        writing = [sequence for sequence in self._drafting if sequence.is_writing]
         depths = [self._depth(sequence) for sequence in writing]
         proposed = self._ask_drafter(lambda drafter: drafter.propose(writing, depths))
         for sequence, drafts in zip(writing, proposed or [[]] * len(writing), strict=True):
             allowed = len(drafts) if sequence.matcher is None else sequence.matcher.count_allowed(drafts)
             sequence.drafts = drafts[:allowed]
+
+    def _choose_drafting(self) -> None:
+        """Draft for the first ones, as many as memory was planned for: pages are shared, a drafter's notes are not."""
+        self._drafting.clear()
+        if self._drafter is None:
+            return
+        left = self.holdings.max_tokens
+        for sequence in self.scheduler.running:
+            left -= len(sequence.tokens)
+            if left >= 0:
+                self._drafting[sequence] = None
+            else:
+                self._on_release(sequence)
 
     def _depth(self, sequence: EngineSequence) -> int:
         """Return how many drafts could count: the last token of an answer needs none after it."""
@@ -228,6 +245,9 @@ class EngineCore:
                     return reason
         except OpenK3Error as error:
             return error
+        except Exception as error:
+            _log.exception("choosing a token failed")
+            return EngineError(f"the token after {sequence.num_generated} of this request could not be chosen: {error}")
         return None
 
     def _choose(self, sequence: EngineSequence, values: LogitRow) -> FinishReason | None:
@@ -242,9 +262,7 @@ class EngineCore:
         sequence.stream.put(TokenOutput(token, chosen.logprob, reason, chosen.alternatives))
         return reason
 
-    def _store(
-        self, rows: Sequence[StepRow], result: StepResult, chosen: Sequence[int], sound: Sequence[bool]
-    ) -> None:
+    def _store(self, rows: Sequence[StepRow], result: StepResult, chosen: Sequence[int], sound: Sequence[bool]) -> None:
         """Keep the tokens that count: a row's own, and drafts that another token was chosen after."""
         counted = [row.num_known + max(0, n - 1) for row, n in zip(rows, chosen, strict=True)]
         result.states.settle(counted)
@@ -261,7 +279,7 @@ class EngineCore:
         computed = [
             ComputedRow(row.sequence, row.sequence.position, result.mix_of(i, counted[i]))
             for i, row in enumerate(rows)
-            if sound[i]
+            if sound[i] and row.sequence in self._drafting
         ]
         self._ask_drafter(lambda drafter: drafter.computed(computed))
 
@@ -280,7 +298,7 @@ class EngineCore:
             self._count(draft_s=time.monotonic() - begin)
 
     def _count_row(self, row: StepRow, accepted: int, chosen: int) -> None:
-        if row.num_logits:
+        if chosen:
             row.sequence.depth.observe(row.drafted, accepted)
         row.sequence.drafted += row.drafted
         row.sequence.accepted += accepted
@@ -313,6 +331,7 @@ class EngineCore:
             self._fail(sequence, CapacityError(f"{len(sequence.tokens):,} tokens find no room in the engine's memory"))
 
     def _on_release(self, sequence: EngineSequence) -> None:
+        self._drafting.pop(sequence, None)
         self._ask_drafter(lambda drafter: drafter.release(sequence))
 
     def _count(self, **more: float) -> None:

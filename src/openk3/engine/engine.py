@@ -64,6 +64,7 @@ class Engine:
             draft_weight_bytes=0 if draft_model is None else _weight_bytes(draft_model),
             draft_bytes_per_token=0 if drafter is None else drafter.bytes_per_token,
             draft_bytes_per_sequence=0 if drafter is None else drafter.bytes_per_sequence,
+            draft_model=None if draft_model is None else (draft_model.config, draft_model.dtype),
             budget=self.config.memory_bytes,
         )
         self._core = EngineCore(
@@ -84,7 +85,7 @@ class Engine:
 
     @property
     def metrics(self) -> EngineMetrics:
-        """Counts as of the last step."""
+        """Counts as of the last finished step; its streams may have ended a moment before."""
         return self._metrics
 
     @property
@@ -127,7 +128,9 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _wake(self) -> None:
@@ -190,7 +193,7 @@ def _open_disk(model: K3ForCausalLM, config: EngineConfig, fingerprint: str) -> 
     if config.cache_folder is None:
         return None
     if not fingerprint:
-        raise ConfigError("a cache on disk needs a fingerprint of the weights, which tells one model's files from another's")
+        raise ConfigError("a cache on disk needs a fingerprint of the weights, which tells models' files apart")
     parts = [
         fingerprint,
         model.dtype,
@@ -202,5 +205,3 @@ def _open_disk(model: K3ForCausalLM, config: EngineConfig, fingerprint: str) -> 
         config.identity_unit,
     ]
     return open_disk_tier(config.cache_folder, " ".join(str(part) for part in parts), config.cache_folder_bytes)
-
-

@@ -45,7 +45,7 @@ class Holdings:
         finally:
             if match.checkpoint is not None:
                 self.cache.unpin(match.checkpoint)
-        # A checkpoint that is resumed from takes room beside the sequence: alone, it must not be what stands in the way.
+        # A checkpoint that is resumed from takes room beside the sequence: when alone, it must not stand in the way.
         is_alone = self.slots.num_free == self.slots.num_slots
         return begun or (is_alone and match.checkpoint is not None and self._begin(sequence, _NOTHING, spare_pages))
 

@@ -6,7 +6,7 @@ its memory or says at once, in a table, what would not fit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -63,26 +63,36 @@ def plan_memory(
     draft_weight_bytes: int = 0,
     draft_bytes_per_token: int = 0,
     draft_bytes_per_sequence: int = 0,
+    draft_model: tuple[K3Config, torch.dtype] | None = None,
     budget: int | None = None,
 ) -> MemoryPlan:
     """Divide ``budget`` bytes (None: the weights and half of what is free now) for a model of ``config`` in ``dtype``.
+
+    Drafts are given room for as many tokens as the blocks hold; ``draft_model`` is a second model's config and dtype.
 
     Raises:
         CapacityError: it is too little; the message has the table of the least that is needed.
     """
     if budget is None:
         budget = weight_bytes + draft_weight_bytes + available_memory() // 2
-    step = _Step(config, engine, dtype)
+    steps = [_Step(config, engine, dtype)]
+    if draft_model is not None:  # its passes come before the model's own, never beside it
+        portion = replace(engine, token_budget=draft_portion(engine), speculate="off")
+        steps.append(_Step(draft_model[0], portion, draft_model[1]))
     block = _block_bytes(config, engine, dtype)
-    fixed = [("weights", weight_bytes), ("draft model's weights", draft_weight_bytes), ("a step", step.fixed_bytes)]
+    fixed = [
+        ("weights", weight_bytes),
+        ("draft model's weights", draft_weight_bytes),
+        ("a step", max(step.fixed_bytes for step in steps)),
+    ]
     if engine.prefix_cache:
         fixed.append(("names of prefixes", DEFAULT_MAX_SIGHTINGS * SIGHTING_BYTES))
     per_slot = {
         "state slots": slot_bytes(config, dtype),
-        "rows of a step": step.bytes_per_sequence,
+        "rows of a step": max(step.bytes_per_sequence for step in steps),
         "drafts": draft_bytes_per_sequence,
     }
-    per_block = block + draft_bytes_per_token * engine.page_size + step.bytes_per_block
+    per_block = block + draft_bytes_per_token * engine.page_size + max(step.bytes_per_block for step in steps)
     left = budget - sum(size for _, size in fixed)
     fewest = _fewest_blocks(config, engine, dtype)
     slots = min(engine.max_running, max(1, int(left * _SLOTS_SHARE) // sum(per_slot.values())))
@@ -106,9 +116,14 @@ def plan_memory(
         raise CapacityError(
             f"the memory of {format_size(budget)} is too small; at least {format_size(plan.total)} are needed:\n"
             f"{plan.table()}",
-            hint="give the engine more memory, fewer running requests or a smaller token budget, or use a smaller model",
+            hint="give more memory, allow fewer running requests or a smaller token budget, or use a smaller model",
         )
     return plan
+
+
+def draft_portion(engine: EngineConfig) -> int:
+    """Return the most tokens that a draft model reads in one pass, of all sequences together."""
+    return min(512, engine.token_budget)
 
 
 def _block_bytes(config: K3Config, engine: EngineConfig, dtype: torch.dtype) -> int:

@@ -12,7 +12,7 @@ class EngineMetrics:
     """Counts since the start, and what is held now.
 
     ``step_s`` is the time of all ``steps`` and ``model_s`` the forward passes' part of it, ``draft_s`` the drafters'.
-    ``tokens_read`` of prompts were computed (again after a preemption), ``tokens_written`` chosen. Of ``drafted`` tokens
+    ``tokens_read`` of prompts were computed (after a preemption again), ``tokens_written`` chosen. Of ``drafted`` ones
     ``accepted`` were right. Every request ends as one of ``finished``, ``failed``, ``cancelled``.
     """
 

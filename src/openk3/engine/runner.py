@@ -33,7 +33,6 @@ class StepResult:
         start = self.packed.starts[row]
         return self.mix[start : start + count]
 
-
     def sound_rows(self) -> list[bool]:
         """Tell for each row whether all its mixes are finite: every value of a layer reaches its token's mix."""
         sound = self.mix.isfinite().all(-1).tolist()

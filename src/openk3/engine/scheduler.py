@@ -109,7 +109,7 @@ class Scheduler:
         return [row for row in rows if row.sequence.slot is not None]
 
     def preempt(self, sequence: EngineSequence) -> None:
-        """Take what a sequence holds; its state is kept as a checkpoint as long as there is room, and it goes on later."""
+        """Take what a sequence holds; its state stays as a checkpoint while there is room, and it goes on later."""
         self._holdings.publish(sequence)
         self.running.remove(sequence)
         self._release(sequence)

@@ -53,7 +53,8 @@ def _machine(proc: Path) -> int:
 
 def _container(cgroup: Path) -> list[int]:
     """Return what the limit of a control group leaves (version 2, then 1); nothing if there is no limit."""
-    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+    v1 = "memory/memory"
+    for limit, used in (("memory.max", "memory.current"), (f"{v1}.limit_in_bytes", f"{v1}.usage_in_bytes")):
         try:
             return [int((cgroup / limit).read_text()) - int((cgroup / used).read_text())]
         except (OSError, ValueError):

@@ -21,7 +21,9 @@ from openk3.ops.precision import wide_dtype
 class StateSlots:
     """``num_slots`` states; layers are counted among the KDA layers. Slots are zeroed when they are taken."""
 
-    def __init__(self, config: K3Config, num_slots: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, config: K3Config, num_slots: int, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> None:
         shapes, layers, wide = kda_shapes(config), len(config.kda_layers), wide_dtype(dtype)
         self.index = {layer: i for i, layer in enumerate(config.kda_layers)}
         self.recurrent = torch.zeros(layers, num_slots, *shapes.recurrent, dtype=wide, device=device)

@@ -25,7 +25,7 @@ class TokenStream:
         self.stats: RequestStats | None = None
         self._on_cancel = on_cancel
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler or a finaliser may cancel while its thread is in here
         self._listener: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self._cancelled = False
         self._done = False

@@ -5,6 +5,7 @@ Unusual: an answer is known as far as it was iterated, so one that is stopped ea
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -32,6 +33,8 @@ class Answer:
         self._num_prompt_tokens = num_prompt_tokens
         self._shown: list[Delta] = []
         self._begun = self._cancelled = False
+        # Nobody can read an answer that is not held any more, so nothing more is computed of it.
+        weakref.finalize(self, stream.cancel).atexit = False
 
     @property
     def turn(self) -> AssistantTurn:

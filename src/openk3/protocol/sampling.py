@@ -8,32 +8,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from typing import Literal
 
 from openk3.errors import ConfigError
+from openk3.protocol.checks import WHOLE_LIMIT, as_ids, as_number, as_whole, shown
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 """Why an answer ended: the model or a stop string ended it, a limit did, or it called tools."""
 
-# What a generator's seed can hold: 64 bits.
-_SEED_LIMIT = 2**64
 _MOST_ALTERNATIVES = 20
 
 _NUMBERS = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 _WHOLE_NUMBERS = ("top_k", "seed", "max_tokens", "min_tokens", "top_logprobs")
+_OPTIONAL = ("seed", "max_tokens")
 
 
 class LogitBias(Mapping[int, float]):
     """Numbers that are added to the logits of tokens; cannot be changed, so that it has a hash."""
 
     def __init__(self, biases: Mapping[int, float]) -> None:
-        self._biases = dict(biases)
-        for token, bias in self._biases.items():
-            if type(token) is not int or token < 0:
-                raise ConfigError(f"logit_bias names token {token!r}, expected ids, whole numbers from 0 on")
-            if not (_is_number(bias) and math.isfinite(float(bias))):
-                raise ConfigError(f"logit_bias of token {token} is {bias}, expected a finite number")
+        if not isinstance(biases, Mapping):
+            raise ConfigError(f"logit_bias is {shown(biases)}, expected a mapping of token ids to numbers")
+        self._biases = dict(_bias(token, bias) for token, bias in biases.items())
 
     def __getitem__(self, token: int) -> float:
         return self._biases[token]
@@ -49,6 +45,15 @@ class LogitBias(Mapping[int, float]):
 
     def __repr__(self) -> str:
         return repr(self._biases)
+
+
+def _bias(token: object, bias: object) -> tuple[int, float]:
+    whole, number = as_whole(token), as_number(bias)
+    if whole is None or whole < 0:
+        raise ConfigError(f"logit_bias names token {shown(token)}, expected ids, whole numbers from 0 on")
+    if number is None or not math.isfinite(number):
+        raise ConfigError(f"logit_bias of token {shown(token)} is {shown(bias)}, expected a finite number")
+    return whole, number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,25 +87,29 @@ class SamplingParams:
         object.__setattr__(self, "stop", _texts(self.stop))
         object.__setattr__(self, "stop_token_ids", _ids(self.stop_token_ids))
         object.__setattr__(self, "logit_bias", LogitBias(self.logit_bias))
-        self._check_types()
+        self._read_numbers()
         self._check_choice()
         self._check_penalties()
         self._check_end()
 
-    def _check_types(self) -> None:
+    def _read_numbers(self) -> None:
+        """Make numbers Python's own, or refuse them."""
         for name in _NUMBERS:
-            _require(_is_number(getattr(self, name)), name, repr(getattr(self, name)), "a number that float64 can hold")
+            value: object = getattr(self, name)
+            _require((number := as_number(value)) is not None, name, value, "a number that float64 can hold")
+            object.__setattr__(self, name, number)
         for name in _WHOLE_NUMBERS:
             value = getattr(self, name)
-            is_left_out = value is None and name in ("seed", "max_tokens")
-            _require(is_left_out or _is_whole(value), name, repr(value), "a whole number")
+            if not (value is None and name in _OPTIONAL):
+                _require((whole := as_whole(value)) is not None, name, value, "a whole number of at most 64 bits")
+                object.__setattr__(self, name, whole)
 
     def _check_choice(self) -> None:
         _require(0 <= self.temperature < math.inf, "temperature", self.temperature, "0 (greedy) or a positive number")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "more than 0 and at most 1 (1 keeps every token)")
         _require(self.top_k >= 0, "top_k", self.top_k, "0 (keep every token) or a positive number")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "a number from 0 (keep every token) to 1")
-        _require(self.seed is None or 0 <= self.seed < _SEED_LIMIT, "seed", self.seed, "a number from 0 to 2^64 - 1")
+        _require(self.seed is None or 0 <= self.seed < WHOLE_LIMIT, "seed", self.seed, "a number from 0 to 2^64 - 1")
         limits = f"a number from 0 to {_MOST_ALTERNATIVES}"
         _require(0 <= self.top_logprobs <= _MOST_ALTERNATIVES, "top_logprobs", self.top_logprobs, limits)
 
@@ -121,38 +130,23 @@ class SamplingParams:
 
 
 def _texts(stop: object) -> tuple[str, ...]:
-    given = stop if isinstance(stop, Iterable) and not isinstance(stop, str) else (None,)
-    texts = tuple(given)
-    if not all(isinstance(text, str) for text in texts):
-        raise ConfigError(f"stop is {stop!r}, expected a tuple of strings")
+    given = tuple(stop) if isinstance(stop, Iterable) and not isinstance(stop, str | Mapping) else (None,)
+    texts = tuple(text for text in given if isinstance(text, str))
+    if len(texts) < len(given):
+        raise ConfigError(f"stop is {shown(stop)}, expected a tuple of strings")
     return texts
 
 
-def _ids(ids: object) -> tuple[int, ...]:
-    given = tuple(ids) if isinstance(ids, Iterable) else (None,)
-    if not all(_is_whole(token) for token in given):
-        raise ConfigError(f"stop_token_ids is {ids!r}, expected a tuple of ids, whole numbers from 0 on")
-    return given
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and _is_number(value)
-
-
-def _is_number(value: object) -> bool:
-    """Say whether a value is a number that float64 can hold; true and false are none."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return False
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
+def _ids(values: object) -> tuple[int, ...]:
+    ids = as_ids(values)
+    if ids is None:
+        raise ConfigError(f"stop_token_ids is {shown(values)}, expected a tuple of ids, whole numbers from 0 on")
+    return ids
 
 
 def _require(is_met: bool, name: str, value: object, expected: str) -> None:
     if not is_met:
-        raise ConfigError(f"{name} is {value}, expected {expected}")
+        raise ConfigError(f"{name} is {shown(value)}, expected {expected}")
 
 
 @dataclass(frozen=True)

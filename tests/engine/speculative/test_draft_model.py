@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from openk3.engine.config import EngineConfig
-from openk3.engine.speculative.draft_model import _PORTION, DraftModelDrafter
+from openk3.engine.speculative.draft_model import DraftModelDrafter
 from openk3.errors import ConfigError
 from openk3.model.model import K3ForCausalLM
 from openk3.model.presets import preset

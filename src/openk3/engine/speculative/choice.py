@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openk3.engine.config import EngineConfig
+from openk3.engine.memory import draft_portion
 from openk3.engine.speculative.draft_model import DraftModelDrafter
 from openk3.engine.speculative.drafter import Drafter
 from openk3.engine.speculative.mtp import MTPDrafter
@@ -28,5 +29,5 @@ def make_drafter(model: K3ForCausalLM, config: EngineConfig, draft_model: K3ForC
     if config.speculate == "mtp":
         return MTPDrafter(model, config.speculate_depth)
     if draft_model is not None:
-        return DraftModelDrafter(model, draft_model, config.speculate_depth)
+        return DraftModelDrafter(model, draft_model, config.speculate_depth, draft_portion(config))
     return None

@@ -21,16 +21,18 @@ from openk3.model.model import K3ForCausalLM
 from openk3.model.state import SequenceState
 from openk3.ops.mla.blocks import KEY_BLOCK
 
-# Tokens that the draft model reads at most in a step, of all sequences together.
-_PORTION = 512
 # While a buffer of latents grows, the new one has up to twice the rows that are needed, and the old one is still there.
 _GROWTH = 3
 
 
 class DraftModelDrafter:
-    """Drafts of ``draft_model`` for ``model``; ConfigError if their vocabularies are not equally large."""
+    """Drafts of ``draft_model`` for ``model``, which reads at most ``portion`` tokens in one pass.
 
-    def __init__(self, model: K3ForCausalLM, draft_model: K3ForCausalLM, max_depth: int) -> None:
+    Raises:
+        ConfigError: their vocabularies are not equally large.
+    """
+
+    def __init__(self, model: K3ForCausalLM, draft_model: K3ForCausalLM, max_depth: int, portion: int = 512) -> None:
         vocab, draft_vocab = model.config.vocab_size, draft_model.config.vocab_size
         if draft_vocab != vocab:
             raise ConfigError(
@@ -42,7 +44,7 @@ class DraftModelDrafter:
         # The state, its mark while drafting, and one layer's copies, which are less than a state.
         states = 3 * slot_bytes(draft_model.config, draft_model.dtype)
         self.bytes_per_sequence = states + (max_depth + KEY_BLOCK) * self.bytes_per_token
-        self._model = draft_model
+        self._model, self._portion = draft_model, portion
         self._states: dict[EngineSequence, SequenceState] = {}
 
     @torch.inference_mode()
@@ -71,9 +73,10 @@ class DraftModelDrafter:
 
     def _caught_up(self, drafts: Sequence[_Draft]) -> list[_Draft]:
         """Read a portion of what is missing, least first; return those that miss nothing, with their first guess."""
-        left, portions = _PORTION, []
+        left, portions = self._portion, []
         for draft in sorted(drafts, key=lambda draft: draft.num_missing):
-            portion = draft.sequence.tokens[draft.state.num_tokens :][:left]
+            read = draft.state.num_tokens
+            portion = draft.sequence.tokens[read : read + left]
             if portion:
                 portions.append((draft, portion))
                 left -= len(portion)

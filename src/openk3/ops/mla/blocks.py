@@ -18,7 +18,7 @@ from openk3.ops.precision import widen
 from openk3.ops.row_independent import batched_rows
 
 KEY_BLOCK = 128
-# These bound the scores and the copied keys of one tile; rows do not interact, so results do not depend on them. A single
+# These bound the scores and the copied keys of one tile; rows do not interact, so results do not depend on them. One
 # sequence, or a single row of queries, may be larger.
 MOST_SCORES = 2**23
 MOST_KEYS = 2**16
