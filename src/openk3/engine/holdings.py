@@ -123,6 +123,7 @@ class Holdings:
         first = sequence.admitted is None
         if first:
             sequence.matched_tokens, sequence.cached_tokens = match.matched_tokens, match.resumed_tokens
+            sequence.stream.cached_tokens = match.resumed_tokens
         sequence.num_sighted = max(sequence.num_sighted, match.resumed_tokens // self.config.identity_unit)
         sequence.stops = []
         if self.config.prefix_cache:

@@ -23,6 +23,7 @@ class TokenStream:
 
     def __init__(self, on_cancel: Callable[[], None] = lambda: None) -> None:
         self.stats: RequestStats | None = None
+        self.cached_tokens = 0  # of the prompt, taken from a checkpoint; right from the first token on
         self._on_cancel = on_cancel
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._lock = threading.RLock()  # a signal handler or a finaliser may cancel while its thread is in here

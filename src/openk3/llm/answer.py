@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from openk3.chat.parse import collect
@@ -18,6 +18,14 @@ from openk3.llm.decoding import AnswerDecoder
 from openk3.protocol.messages import AssistantTurn, Delta, Message
 from openk3.protocol.request import RequestStats
 from openk3.protocol.sampling import FinishReason, TokenOutput, Usage
+
+
+@dataclass(frozen=True)
+class Piece:
+    """More of an answer, and the tokens that it took, one or several; the last piece may show nothing."""
+
+    tokens: tuple[TokenOutput, ...]
+    deltas: tuple[Delta, ...]
 
 
 class Answer:
@@ -32,6 +40,7 @@ class Answer:
         self._stream, self._decoder = stream, decoder
         self._num_prompt_tokens = num_prompt_tokens
         self._shown: list[Delta] = []
+        self._silent: list[TokenOutput] = []
         self._begun = self._cancelled = False
         # Nobody can read an answer that is not held any more, so nothing more is computed of it.
         weakref.finalize(self, stream.cancel).atexit = False
@@ -55,9 +64,13 @@ class Answer:
     @property
     def usage(self) -> Usage:
         """Tokens so far; the prompt's as a chat is billed, without the tag that opens the model's channel."""
-        stats = self.stats
-        cached = 0 if stats is None else min(stats.cached_tokens, self._num_prompt_tokens)
+        cached = min(self._stream.cached_tokens, self._num_prompt_tokens)
         return Usage(self._num_prompt_tokens, len(self.tokens), cached, self._decoder.reasoning_tokens)
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended the answer, if one did."""
+        return self._decoder.stopped_by
 
     @property
     def stats(self) -> RequestStats | None:
@@ -75,6 +88,14 @@ class Answer:
             pass
         return self
 
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """Give the answer once, with the tokens behind each piece; raise the error that ended it."""
+        self._begun = True
+        async with aclosing(self._arriving()) as pieces:
+            async for piece in pieces:
+                self._shown += piece.deltas
+                yield piece
+
     def __iter__(self) -> Iterator[Delta]:
         if self._begun:
             yield from tuple(self._shown)
@@ -83,7 +104,9 @@ class Answer:
         tokens = iter(self._stream)
         try:
             for token in tokens:
-                yield from self._take(token)
+                for delta in self._take(token).deltas:
+                    self._shown.append(delta)
+                    yield delta
                 if self._is_over:
                     break
             self._stream.cancel()
@@ -98,11 +121,19 @@ class Answer:
                 yield delta
             return
         self._begun = True
+        async with aclosing(self._arriving()) as pieces:
+            async for piece in pieces:
+                for delta in piece.deltas:
+                    self._shown.append(delta)
+                    yield delta
+
+    async def _arriving(self) -> AsyncGenerator[Piece]:
         tokens = aiter(self._stream)
         try:
             async for token in tokens:
-                for delta in self._take(token):
-                    yield delta
+                piece = self._take(token)
+                if piece.deltas or (piece.tokens and self._is_over):
+                    yield piece
                 if self._is_over:
                     break
             self._stream.cancel()
@@ -116,13 +147,17 @@ class Answer:
     def _is_over(self) -> bool:
         return self._cancelled or self._decoder.reason is not None
 
-    def _take(self, token: TokenOutput) -> Iterator[Delta]:
+    def _take(self, token: TokenOutput) -> Piece:
+        """Add a token; those that show nothing belong to the next piece."""
         if self._cancelled:
-            return
+            return Piece((), ())
         self.tokens.append(token)
-        for delta in self._decoder.push(token):
-            self._shown.append(delta)
-            yield delta
+        self._silent.append(token)
+        deltas = tuple(self._decoder.push(token))
+        piece = Piece(tuple(self._silent), deltas)
+        if deltas:
+            self._silent.clear()
+        return piece
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,6 +59,11 @@ class AnswerDecoder:
         self._decoder = decoder
         self._stops = StopStrings(stop)
 
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that was found."""
+        return self._stops.found
+
     def push(self, output: TokenOutput) -> list[Delta]:
         """Take the next token and give what can be shown."""
         deltas = self._decoder.push([output.token_id])
