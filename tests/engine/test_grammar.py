@@ -159,10 +159,13 @@ def test_the_latest_grammars_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [lark[-2] for lark in compiled] == ["a", "b", "c", "b"]
 
 
-def test_several_threads_compile_at_once() -> None:
+@pytest.mark.parametrize("num_cached", [1, 64])
+def test_several_threads_compile_at_once(monkeypatch: pytest.MonkeyPatch, num_cached: int) -> None:
+    monkeypatch.setattr(engine_grammar, "_NUM_CACHED", num_cached)
     compiler = GrammarCompiler(token_bytes(TOKENIZER), STOPS, VOCAB)
-    texts = ["abc", "xyz", "abc", "q(]", "xyz", "abc"]
+    texts = ["abc", "xyz", "abc", "q(]", "xyz", "abc", ""]
     wrong: list[str] = []
+    done: list[str] = []
     barrier = threading.Barrier(len(texts), timeout=30)
 
     def work(text: str) -> None:
@@ -172,14 +175,40 @@ def test_several_threads_compile_at_once() -> None:
             ids = TOKENIZER.encode(text)
             if made.count_allowed([*ids, END, 1]) != len(ids) + 1:
                 wrong.append(text)
+        done.append(text)
 
     threads = [threading.Thread(target=work, args=(text,)) for text in texts]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
+    assert sorted(done) == sorted(texts)
     assert wrong == []
+    assert len(compiler._compiled) == min(num_cached, len(set(texts)))
+
+
+def test_a_grammar_that_is_refused_is_not_kept() -> None:
+    compiler = GrammarCompiler(token_bytes(TOKENIZER), STOPS, VOCAB)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="unknown name"):
+            compiler.compile(Grammar("start: foo"))
+    assert not compiler._compiled
+
+
+@every_grammar
+def test_matchers_in_turn_are_as_each_alone(name: str) -> None:
+    walks = [walk(matcher(name), random.Random(f"{name}{n}"), 12) for n in range(5)]
+    alone = []
+    for ids in walks:
+        made = matcher(name)
+        alone.append([made.allowed().clone() for token in ids if made.accept(token) is None])
+    together = [matcher(name) for _ in walks]
+    for step in range(12):
+        for made, ids, masks in zip(together, walks, alone, strict=True):
+            if step < len(ids):
+                made.accept(ids[step])
+                assert made.count_allowed(ids[step + 1 :]) == len(ids) - step - 1
+                assert torch.equal(made.allowed(), masks[step])
 
 
 @pytest.mark.parametrize(

@@ -85,3 +85,21 @@ def test_too_little_is_refused_with_a_table() -> None:
 
 def test_without_a_budget_half_of_what_is_free_is_taken_beside_the_weights() -> None:
     assert plan(budget=None).budget <= 10**6 + 1.5 * available_memory() // 2
+
+
+def test_a_draft_model_has_room_for_its_own_pass_and_states() -> None:
+    engine, target = EngineConfig(speculate="draft"), preset("mini4")
+    alone = plan_memory(target, engine, dtype=torch.bfloat16, weight_bytes=0, budget=10**10)
+    drafted = plan_memory(
+        target,
+        engine,
+        dtype=torch.bfloat16,
+        weight_bytes=0,
+        draft_model=(preset("slice"), torch.bfloat16),
+        draft_weight_bytes=10**9,
+        draft_bytes_per_token=1000,
+        draft_bytes_per_sequence=10**6,
+        budget=10**10,
+    )
+    assert dict(drafted.parts)["a step"] > 10 * dict(alone.parts)["a step"]
+    assert drafted.num_blocks < alone.num_blocks and drafted.total <= 10**10

@@ -191,7 +191,7 @@ def test_a_number_that_is_not_finite_is_named(wrong: float, place: int) -> None:
 
 @pytest.mark.parametrize(
     ("params", "stops"),
-    [(SamplingParams(logit_bias={300: 1.0}), ()), (SamplingParams(stop_token_ids=(-1,)), ()), (GREEDY, (300,))],
+    [(SamplingParams(logit_bias={300: 1.0}), ()), (SamplingParams(stop_token_ids=(300,)), ()), (GREEDY, (300,))],
 )
 def test_ids_beyond_the_vocabulary_are_refused(params: SamplingParams, stops: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="expected ids from 0 to 299"):
@@ -216,22 +216,52 @@ def test_without_a_seed_each_answer_has_its_own() -> None:
     assert len({sampler(SamplingParams()).seed for _ in range(20)}) == 20
 
 
-@pytest.mark.parametrize("setting", [{}, {"temperature": 0.5}, {"top_p": 0.8}, {"top_k": 3}, {"min_p": 0.2}], ids=str)
-def test_tokens_are_drawn_with_their_probability(setting: dict[str, Any]) -> None:
+@pytest.mark.parametrize("allowed", [None, [True, True, False, False, True, True]], ids=["all", "masked"])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {},
+        {"temperature": 0.5},
+        {"temperature": 2.0},
+        {"top_p": 0.8},
+        {"top_k": 3},
+        {"top_k": 2**64 - 1},
+        {"min_p": 0.2},
+        {"top_k": 4, "top_p": 0.9, "min_p": 0.1, "temperature": 1.3},
+        {"logit_bias": {3: 2.5, 2: -1.0}},
+    ],
+    ids=str,
+)
+def test_tokens_are_drawn_with_their_probability(setting: dict[str, Any], allowed: list[bool] | None) -> None:
     logits = torch.tensor([0.0, 1.0, 2.0, -1.0, 1.5, 0.5])
     row = logit_rows(logits[None])[0]
+    mask = None if allowed is None else torch.tensor(allowed)
     counts = np.zeros(6)
     for seed in range(200):
         made = sampler(SamplingParams(seed=seed, **setting), size=6)
         for _ in range(20):  # places of an answer
-            token = made.choose(row).token_id
+            token = made.choose(row, mask).token_id
             counts[token] += 1
             made.append(token)
-    expected = 4000 * reference.probabilities(row.array, SamplingParams(**setting))
+    expected = 4000 * plain_probabilities(logits, setting, allowed or [True] * 6)
     likely = expected > 0
     assert counts[~likely].sum() == 0
     # Chi-square of 5 degrees of freedom exceeds 20.5 once in a thousand; the draws are fixed.
     assert ((counts - expected)[likely] ** 2 / expected[likely]).sum() < 20.5
+
+
+def plain_probabilities(logits: Tensor, setting: dict[str, Any], allowed: list[bool]) -> np.ndarray:
+    """Say each step as its definition does: bias, mask, temperature, min-p, top-k, top-p."""
+    values = logits.double().numpy().copy()
+    for token, bias in setting.get("logit_bias", {}).items():
+        values[token] += bias
+    weights = np.exp(values / setting.get("temperature", 1.0)) * allowed
+    weights[weights < setting.get("min_p", 0.0) * weights.max()] = 0.0
+    order = np.argsort(-weights, kind="stable")
+    weights[order[min(setting.get("top_k", 6), 6) :]] = 0.0
+    shares = weights[order] / weights.sum()
+    weights[order[shares.cumsum() - shares >= setting.get("top_p", 1.0)]] = 0.0
+    return weights / weights.sum()
 
 
 @settings(max_examples=100)

@@ -57,6 +57,13 @@ def test_a_model_without_a_vocabulary_is_an_error_that_says_so(tiny_model: Path,
     assert "copy the tiktoken.model" in str(raised.value.hint)
 
 
+def test_a_model_that_is_no_path_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the model is 3, expected the path of a folder or a name"):
+        LLM(3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="the model is b'nano', expected the path"):
+        LLM("nano", draft_model=b"nano", engine=EngineConfig(memory_bytes=1 << 30, speculate="draft"))  # type: ignore[arg-type]
+
+
 def test_a_wrong_dtype_is_refused() -> None:
     with pytest.raises(ConfigError, match="dtype is 'int8', expected bfloat16 or float32"):
         LLM("nano", dtype="int8")  # type: ignore[arg-type]

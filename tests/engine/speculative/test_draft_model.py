@@ -74,14 +74,14 @@ def test_it_guesses_what_its_model_would_say_after_right_and_wrong_guesses() -> 
 
 
 def test_a_long_prompt_is_read_in_portions_and_lets_others_go_first() -> None:
-    model = build("mini4")
-    drafter = Counting(model, model, 2)
-    long, short = writing(ids(2 * _PORTION + 100, 1)), writing(ids(30, 2))
+    model, portion = build("mini4"), 64
+    drafter = Counting(model, model, 2, portion)
+    long, short = writing(ids(2 * portion + 20, 1)), writing(ids(30, 2))
     drafted = []
     for _ in range(3):
         before = drafter.num_read
         guesses = drafter.propose([long, short], [2, 2])
-        assert drafter.num_read - before <= _PORTION + 2
+        assert drafter.num_read - before <= portion + 2
         drafted.append([len(row) for row in guesses])
         short.append(guesses[1][0])
     assert drafted == [[0, 2], [0, 2], [2, 2]]
