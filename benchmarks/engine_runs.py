@@ -13,12 +13,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
 from openk3.checkpoint.loader import load_model
-from openk3.checkpoint.random_init import init_parameters
+from openk3.checkpoint.random_init import RandomSource
 from openk3.checkpoint.resolve import resolve_model
+from openk3.checkpoint.writer import write_checkpoint
 from openk3.engine.config import EngineConfig
 from openk3.engine.engine import Engine
 from openk3.engine.stream import TokenStream
@@ -27,19 +30,19 @@ from openk3.model.presets import preset
 from openk3.protocol.request import Request, RequestStats
 from openk3.protocol.sampling import SamplingParams
 
-
 # Nano is measured with one thread, as small models run by default, and whatever comes after it with all again.
 _THREADS = torch.get_num_threads()
 
 
 def model_of(name: str, seed: int = 0) -> K3ForCausalLM:
-    """Load nano, or make a preset with the weights that `openk3 init` would write, in bfloat16."""
+    """Load nano, or a preset as `openk3 init` writes it, in bfloat16 with experts expanded once, not at each use."""
     torch.set_num_threads(1 if name == "nano" else _THREADS)
     if name == "nano":
-        return load_model(resolve_model("nano"), dtype=torch.bfloat16)
-    model = K3ForCausalLM(preset(name), dtype=torch.bfloat16)
-    init_parameters(model, seed=seed)
-    return model.eval()
+        return load_model(resolve_model("nano"), experts="plain")
+    config = preset(name)
+    with TemporaryDirectory() as folder:
+        write_checkpoint(Path(folder), config, RandomSource(config, seed), vision=True)
+        return load_model(folder, experts="plain")
 
 
 def conditions() -> dict[str, object]:
@@ -68,11 +71,12 @@ def greedy(count: int) -> SamplingParams:
 
 @dataclass(frozen=True)
 class Timing:
-    """Answers of some requests, what each cost, and the wall time of all."""
+    """Answers of some requests, what each cost, and the wall time and the processors' time of all."""
 
     answers: list[list[int]]
     stats: list[RequestStats]
     seconds: float
+    cpu_seconds: float
 
     @property
     def tokens_per_second(self) -> float:
@@ -88,6 +92,16 @@ class Timing:
     def last_first_token_ms(self) -> float:
         """The longest time to a first token."""
         return 1000 * max(s.first_token_s or 0.0 for s in self.stats)
+
+
+def joined(timings: Sequence[Timing]) -> Timing:
+    """Return the timing of runs one after another."""
+    return Timing(
+        [answer for timing in timings for answer in timing.answers],
+        [stats for timing in timings for stats in timing.stats],
+        sum(timing.seconds for timing in timings),
+        sum(timing.cpu_seconds for timing in timings),
+    )
 
 
 def timed(engine: Engine, requests: Sequence[Request], concurrency: int) -> Timing:
@@ -106,11 +120,12 @@ def timed(engine: Engine, requests: Sequence[Request], concurrency: int) -> Timi
             answers[number] = ([output.token_id for output in stream], stream)
 
     threads = [threading.Thread(target=client) for _ in range(concurrency)]
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.process_time()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    seconds = time.perf_counter() - start
-    stats = [stream.stats for _, (_, stream) in sorted(answers.items())]
-    return Timing([ids for _, (ids, _) in sorted(answers.items())], [s for s in stats if s is not None], seconds)
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
+    ordered = [answers[number] for number in sorted(answers)]
+    stats = [stream.stats for _, stream in ordered if stream.stats is not None]
+    return Timing([ids for ids, _ in ordered], stats, seconds, cpu_seconds)

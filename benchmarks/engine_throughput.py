@@ -6,7 +6,7 @@ Unusual: every answer is also compared with the one that the same request got al
 
 from __future__ import annotations
 
-from benchmarks.engine_runs import greedy, model_of, random_ids, running, timed
+from benchmarks.engine_runs import conditions, greedy, model_of, random_ids, running, timed
 from benchmarks.result import write_result
 from openk3.engine.config import EngineConfig
 from openk3.protocol.request import Request
@@ -15,16 +15,18 @@ CONCURRENCY = (1, 2, 4, 8, 16, 32)
 PROMPT, ANSWER = 128, 32
 
 
-def measure(name: str, rounds: int) -> list[dict[str, object]]:
+def measure(name: str, rounds: int) -> dict[str, object]:
     """Measure one model; each client asks ``rounds`` times."""
     model = model_of(name)
-    requests = [Request(prompt_ids=random_ids(model, PROMPT, seed), params=greedy(ANSWER)) for seed in range(32)]
-    figures: list[dict[str, object]] = []
+    requests = [
+        Request(prompt_ids=random_ids(model, PROMPT, seed), params=greedy(ANSWER)) for seed in range(max(CONCURRENCY))
+    ]
+    figures, before = list[dict[str, object]](), conditions()
     with running(model, EngineConfig(prefix_cache=False)) as engine:
         alone = timed(engine, requests[:4], 1).answers
         for concurrency in CONCURRENCY:
             count = max(2, concurrency) * rounds
-            timing = timed(engine, [requests[i % 32] for i in range(count)], concurrency)
+            timing = timed(engine, [requests[i % len(requests)] for i in range(count)], concurrency)
             assert all(timing.answers[i] == alone[i] for i in range(min(4, count))), "an answer depends on its company"
             figures.append(
                 {
@@ -36,7 +38,7 @@ def measure(name: str, rounds: int) -> list[dict[str, object]]:
                     "longest_first_token_ms": round(timing.last_first_token_ms, 1),
                 }
             )
-    return figures
+    return {**before, "by_concurrency": figures}
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +19,7 @@ from openk3.tokenizer.bpe import Tokenizer
 from openk3.tokenizer.special import SpecialTokens
 
 OBJECT = {"type": "object"}
+NO_TEXTS: list[Any] = [3, b"x", [], {}, True]
 
 
 def declare(parameters: Any, name: Any = "f") -> dict[str, Any]:
@@ -96,6 +98,7 @@ def test_a_strict_tool(bytewise: Tokenizer, markup: Any, body: str, is_right: bo
         (None, argument("a", "null", "null"), False),
         ({**OBJECT, "additionalProperties": False}, argument("a", "null", "null"), False),
         (OBJECT, argument("a", "null", "null") + argument("b", "array", "[1]"), True),
+        ({"type": ["object", "null"], "required": ["a"]}, "", False),
         ({**OBJECT, "properties": {"a": False}}, argument("a", "null", "null"), False),
         (
             {**OBJECT, "properties": {"a": {}}, "additionalProperties": {"type": "null"}},
@@ -109,7 +112,10 @@ def test_a_strict_tool(bytewise: Tokenizer, markup: Any, body: str, is_right: bo
         ),
         ({**OBJECT, "required": ["a"]}, "", False),
         ({**OBJECT, "required": ["a"]}, argument("a", "number", "1"), True),
-        ({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, argument("c", "number", "1"), True),
+        ({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, argument("c", "number", "1"), False),
+        ({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, argument("b", "number", "1"), True),
+        ({**OBJECT, "anyOf": [{"required": ["a"]}]}, argument("c", "number", "1"), True),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {**OBJECT, "required": ["a"]}}}, "", False),
         ({**OBJECT, "patternProperties": {"^a": {"type": "null"}}}, argument("ab", "null", "null"), True),
     ],
 )
@@ -157,8 +163,12 @@ def test_a_response_in_a_format_may_be_empty_before_a_call(
             {"tools": [declare({"properties": {f"{m}-{n}": True for n in range(500)}}, f"f{m}") for m in range(5)]},
             "strict tools have more than 1,024 arguments and properties",
         ),
+        ({"tools": [declare({"type": ["null", "array"]})]}, "expected a schema of an object"),
+        ({"tools": [declare({"properties": {f"{n}": True for n in range(2000)}})]}, "has 2,000 properties"),
+        ({"tools": [declare(None, f"f{n}") for n in range(1025)]}, "1,025 tools are declared, expected at most 1,024"),
+        ({"tool_choice": []}, "tool_choice is \\[\\]"),
     ],
-    ids=range(14),
+    ids=range(18),
 )  # fmt: skip
 def test_tools_that_make_no_sense_are_refused(bytewise: Tokenizer, options: Mapping[str, Any], fault: str) -> None:
     with pytest.raises(ChatError, match=fault):
@@ -195,13 +205,36 @@ def test_tools_that_make_no_sense_are_refused(bytewise: Tokenizer, options: Mapp
         ({"type": "lark", "lark": 'start: "a"' + "\n" * 3000}, "has 3000 lines, expected at most"),
         ({"type": "lark", "lark": "start: " + "(" * 20_000 + '"a"' + ")" * 20_000}, "too deeply nested"),
         ({"type": "lark", "lark": "start: " + '"a" | ' * 50_000 + '"b"'}, "characters, expected at most"),
+        ({"type": "lark", "lark": "start: <[259]> foo"}, "is no grammar|names special tokens"),
+        ({"type": []}, "response format is \\[\\]"),
+        ({"type": "json_schema", "schema": {1: 2}}, "expected keywords that are text"),
+        ({"type": "json_schema", "schema": 10**5000}, "the response schema is something of type int"),
+        ({"type": "json_schema", "schema": {"properties": {f"{n}": {} for n in range(2000)}}}, "has 2,000 properties"),
+        *(
+            ({"type": type_, type_: value}, f"the {type_} of the response format is {re.escape(repr(value))}, expected")
+            for type_ in ("regex", "lark")
+            for value in NO_TEXTS
+        ),
     ],
-    ids=range(27),
+    ids=range(42),
 )
 def test_formats_that_make_no_sense_are_refused(bytewise: Tokenizer, wanted: Mapping[str, Any], fault: str) -> None:
     with pytest.raises(ChatError, match=fault) as caught:
         grammar_of(bytewise.special, response_format=ResponseFormat(**wanted))
     assert len(str(caught.value)) < 3000
+
+
+def test_a_format_that_is_none_is_refused(bytewise: Tokenizer) -> None:
+    with pytest.raises(ChatError, match="the response format is 3, expected ResponseFormat"):
+        grammar_of(bytewise.special, response_format=3)
+
+
+def test_as_many_tools_as_may_be_are_compiled(bytewise: Tokenizer, markup: Any) -> None:
+    tools_ = [declare(OBJECT, f"f{n}") for n in range(1024)]
+    grammar = grammar_of(bytewise.special, tools=tools_)
+    for name, is_right in (("f1023", True), ("f1024", False)):
+        body = markup(response("") + tools(call(argument("a", "null", "null"), name)) + END)
+        assert is_accepted(bytewise, grammar, body) == is_right
 
 
 def test_mappings_of_any_kind_are_schemas(bytewise: Tokenizer, markup: Any) -> None:

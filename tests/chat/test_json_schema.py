@@ -155,10 +155,15 @@ def test_other_values_are_json_of_one_type(schema: Any, type_: str, good: list[s
     assert [text for text in bad if matches(start, text)] == []
 
 
-def test_json_has_no_endless_white_space() -> None:
+@pytest.mark.parametrize("text", ["[{}1]", "{}[1]", "[1{}]", "[1{},2]", "[1,{}2]", '[{{"a"{}:1}}]', "[1]{}"])
+@pytest.mark.parametrize("white", [" ", "\n", "\t", "\r\n  "])
+def test_json_has_no_endless_white_space(text: str, white: str) -> None:
     start = json_value({"type": "array"})
-    assert matches(start, "[" + " " * 100 + "1 ]")
-    assert not matches(start, "[" + " " * 200 + "1 ]")
+    longest, too_long = (white * 9)[:8], (white * 9)[:9]
+    is_allowed_at_all = not text.endswith("{}") and not text.startswith("{}")
+    assert matches(start, text.format(""))
+    assert matches(start, text.format(longest)) or not is_allowed_at_all
+    assert not matches(start, text.format(too_long))
 
 
 def nested(levels: int, value: Any) -> Any:
@@ -200,13 +205,41 @@ def nested_list(levels: int) -> list[Any]:
         ({"const": "\ud800"}, "half a surrogate pair"),
         ({"properties": {"\udfff": True}}, "half a surrogate pair"),
         ({"enum": ["a" * 50] * 9000}, "characters as JSON, expected at most"),
+        ({"type": []}, "type is \\[\\]"),
+        ({"type": None}, "type is None"),
+        ({"$ref": 3}, "\\$ref is 3, expected text"),
+        ({"$ref": "#/anyOf/" + "9" * 5000, "anyOf": [{}]}, "is not in the schema"),
+        ({"items": [{}, {"type": 3}]}, "it: items\\[1\\]: type is 3"),
+        ({"items": {1: 2}}, "it: items is {1: 2}, expected keywords that are text"),
+        ({"const": 10**5000}, "cannot be written as JSON"),
+        ({"$ref": "#/default", "default": {"type": 3}}, "it: #/default: type is 3"),
+        ({"$ref": "#/enum/0/x", "enum": [{"x": {"properties": 3}}]}, "it: #/enum/0/x: properties is 3"),
+        ({"$ref": "#/title", "title": "x"}, "it: #/title is 'x', expected a JSON schema"),
+        ({"properties": {f"{n}": {} for n in range(1025)}}, "it has 1,025 properties, expected at most 1,024"),
+        ({"required": [f"{n}" for n in range(1025)]}, "it has 1,025 properties"),
+        ({"items": {"properties": {f"{n}": {"properties": {"a": {}}} for n in range(600)}}}, "it has 1,200 properties"),
+        ({"multipleOf": 10**8}, "too many remainders"),
+        ({"multipleOf": 0.12345678}, "too many remainders"),
+        ({"allOf": [{"multipleOf": 997}, {"multipleOf": 991}]}, "too many remainders"),
+        ({"properties": {f"{n}": {"multipleOf": 9000} for n in range(100)}}, "too many remainders"),
+        ({"$ref": "http://x/#/default", "$id": "http://x/", "default": {"multipleOf": 1e7}}, "too many remainders"),
     ],
-    ids=range(23),
+    ids=range(41),
 )
 def test_schemas_that_make_no_sense_are_refused(schema: Any, fault: str) -> None:
     with pytest.raises(ChatError, match=fault) as caught:
         check_schema(schema, "it")
     assert len(str(caught.value)) < 3000
+
+
+def test_what_is_well_formed_is_checked_for_its_size_only() -> None:
+    names = [f"{n}" for n in range(1024)]
+    assert check_schema({"properties": dict.fromkeys(names, True), "required": names}, "it") == 1024
+    assert check_schema({"$ref": "#/$defs/a%20b", "$defs": {"a b": {"$ref": "#"}}}, "it") == 0
+    assert check_schema({"$ref": "#named", "x": {1: 2}, "multipleOf": 0.01, "minimum": "none"}, "it") == 0
+    assert check_schema({"multipleOf": -1, "items": [{"multipleOf": float("nan")}, {"multipleOf": "x"}]}, "it") == 0
+    chain = {str(n): {"$ref": f"#/default/{n + 1}"} for n in range(2000)}
+    assert check_schema({"$ref": "#/default/0", "default": {**chain, "2000": {"required": ["a"]}}}, "it") == 1
 
 
 def test_any_mapping_will_do() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from openk3.checkpoint import resolve
 from openk3.checkpoint.resolve import resolve_model
-from openk3.errors import CheckpointError
+from openk3.errors import CheckpointError, ConfigError
 
 
 @pytest.fixture
@@ -41,3 +42,16 @@ def test_a_file_is_not_a_model(tmp_path: Path) -> None:
     (tmp_path / "x.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match="is a file"):
         resolve_model(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("wrong", [3, None, b"nano", [], True, "", 10**5000], ids=lambda value: type(value).__name__)
+def test_what_is_neither_name_nor_path_is_refused(bundled: Path, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="the model is .*, expected the path of a folder or a name") as raised:
+        resolve_model(wrong)
+    assert raised.value.hint == "bundled: nano"
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "x\0y", "\ud800", "~nobody-there/x"], ids=range(4))
+def test_what_no_file_can_be_called_is_not_found(name: str) -> None:
+    with pytest.raises(CheckpointError, match="cannot be opened|neither a folder nor a bundled model"):
+        resolve_model(name)

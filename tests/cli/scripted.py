@@ -36,6 +36,7 @@ class ScriptedEngine:
             stream.put(TokenOutput(token, 0.0, reason))
             if reason is not None:
                 break
+        stream.cached_tokens = 16
         stream.close(
             RequestStats(
                 prompt_tokens=len(request.prompt_ids),

@@ -9,6 +9,8 @@ import contextlib
 import doctest
 import io
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,8 @@ from typing import Any, NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["docs/guides/python.md"]
+PYTHON_PAGES = ["README.md", "docs/guides/python.md"]
+CONSOLE_PAGES = ["docs/guides/chat.md"]
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 
 
@@ -48,13 +51,25 @@ def check(example: Example, page: str, printed: str) -> None:
         pytest.fail(f"{page}:{example.line} prints\n{printed}\nbut the page says\n{example.expected}", pytrace=False)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_python_examples_print_what_the_page_says(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("page", PYTHON_PAGES)
+def test_python_examples_print_what_the_page_says(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "example"}
     found = [example for example in examples(page) if example.language == "python"]
     assert found
     for example in found:
         check(example, page, run_python(example, page, names))
+
+
+@pytest.mark.parametrize("page", CONSOLE_PAGES)
+def test_commands_print_what_the_page_says(page: str, tmp_path: Path) -> None:
+    found = [example for example in examples(page) if example.language == "console"]
+    assert found
+    command = f'openk3() {{ {shlex.quote(sys.executable)} -m openk3.cli.main "$@"; }}\n'
+    for example in found:
+        lines = re.sub(r"^\$ ", "", example.code, flags=re.MULTILINE)
+        done = subprocess.run(
+            ["sh", "-ec", command + lines], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        check(example, page, done.stdout)

@@ -270,4 +270,3 @@ def test_a_conversation_goes_on_from_the_end_of_the_answer() -> None:
     harness.run()
     assert stream.stats is not None
     assert stream.stats.cached_tokens == (40 + len(answer) - 1) // 16 * 16
-

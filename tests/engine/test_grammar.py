@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from llguidance import LLMatcher
+from torch import Tensor
 
 from openk3.chat.grammar import answer_grammar, token_bytes
 from openk3.checkpoint.resolve import resolve_model
@@ -153,7 +155,12 @@ def test_the_latest_grammars_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = GrammarCompiler(token_bytes(TOKENIZER), STOPS, VOCAB)
     compiled: list[str] = []
     original = compiler._compile
-    monkeypatch.setattr(compiler, "_compile", lambda lark: (compiled.append(lark), original(lark))[1])
+
+    def counted(lark: str) -> LLMatcher:
+        compiled.append(lark)
+        return original(lark)
+
+    monkeypatch.setattr(compiler, "_compile", counted)
     for letter in "abacab":  # b falls out when c comes, as a was used after it
         compiler.compile(Grammar(f'start: "{letter}"'))
     assert [lark[-2] for lark in compiled] == ["a", "b", "c", "b"]
@@ -195,13 +202,19 @@ def test_a_grammar_that_is_refused_is_not_kept() -> None:
     assert not compiler._compiled
 
 
+def masks_along(name: str, ids: Sequence[int]) -> list[Tensor]:
+    """Give what is allowed after each token."""
+    made, masks = matcher(name), []
+    for token in ids:
+        made.accept(token)
+        masks.append(made.allowed().clone())
+    return masks
+
+
 @every_grammar
 def test_matchers_in_turn_are_as_each_alone(name: str) -> None:
     walks = [walk(matcher(name), random.Random(f"{name}{n}"), 12) for n in range(5)]
-    alone = []
-    for ids in walks:
-        made = matcher(name)
-        alone.append([made.allowed().clone() for token in ids if made.accept(token) is None])
+    alone = [masks_along(name, ids) for ids in walks]
     together = [matcher(name) for _ in walks]
     for step in range(12):
         for made, ids, masks in zip(together, walks, alone, strict=True):

@@ -40,15 +40,13 @@ MEGABYTE = 10**6
 _TOLERANCE = 60 * MEGABYTE
 # What a full engine may still take: the allocator's pieces between what lives long.
 _LEAK = 10 * MEGABYTE
-_SETTINGS = EngineConfig(max_running=4, token_budget=128, page_size=16, memory_bytes=430 * MEGABYTE, ladder=16)
+_SETTINGS = EngineConfig(max_running=4, token_budget=128, page_size=16, memory_bytes=400 * MEGABYTE, ladder=16)
 
 
 def wide_config() -> K3Config:
     """Return a tiny model's configuration with 0.6 MB of states per checkpoint."""
     small = preset("mini4")
-    return replace(
-        small, layer_kinds=("kda", "mla", "mla", "mla"), kda=replace(small.kda, num_heads=32, head_dim=64)
-    )
+    return replace(small, layer_kinds=("kda", "mla", "mla", "mla"), kda=replace(small.kda, num_heads=32, head_dim=64))
 
 
 def peak() -> int:
@@ -75,10 +73,10 @@ def load() -> None:
         model.eval()(torch.tensor(ids(64, 0)), [64], [model.new_state()], last_only=True)
     before = peak()
     with Engine(model, _SETTINGS) as engine:
-        wave(engine, range(13))
+        wave(engine, range(10))
         full = peak()
         evictions = engine.metrics.cache.evictions
-        wave(engine, range(100, 110))
+        wave(engine, range(100, 106))
         plan = engine.memory
     print(
         json.dumps(

@@ -157,7 +157,7 @@ def test_7_the_last_token_of_the_longest_text_has_a_place(page: int) -> None:
     assert harness.answer(request) == cold([request])[0]
 
 
-@pytest.mark.parametrize("budget", [16, 37])
+@pytest.mark.parametrize("budget", [16, 50])
 def test_9_25_only_states_that_were_computed_have_a_name(budget: int) -> None:
     """9, 25: positions that the kernel never stood at were kept as checkpoints, holding whatever was there."""
     text = ids(90, 1)
@@ -231,10 +231,10 @@ def test_25_a_warm_rerun_answers_as_the_cold_run() -> None:
 def test_26_states_of_prompts_packed_into_one_step_are_each_their_own() -> None:
     """26: with several prompts in a step, states were taken at the pack's chunks, not the prompt's."""
     texts = [ids(length, length) for length in (50, 19, 97, 33)]
-    harness = Harness(build(), EngineConfig(token_budget=512))
+    harness = Harness(build(), EngineConfig(token_budget=512, ladder=32))
     requests = [ask(text, 1) for text in texts]
     assert served(harness, requests) == cold(requests)
-    assert check_checkpoints(harness, texts) == 4
+    assert check_checkpoints(harness, texts) == 7  # 32 and 48, 16, 32 and 64 and 96, 32
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("mini4", torch.bfloat16), ("tail9", torch.float32)])

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
@@ -79,7 +80,7 @@ def test_the_token_is_the_references(
     adjusted = reference.adjust(logits.numpy(), params, prompt, said)
     assert params.seed is not None
     expected = reference.sample(adjusted, params, uniform(params.seed, len(said)), possible)
-    given_mask = None if allowed is None else allowed.clone()
+    given_mask = torch.empty(0) if allowed is None else allowed.clone()
     chosen = sampler(params, prompt, said).choose(logit_rows(logits[None])[0], allowed)
     assert chosen.token_id == expected
     assert allowed is None or torch.equal(allowed, given_mask)  # the caller's mask is left as it was
@@ -132,7 +133,9 @@ def test_settings_do_not_change_what_is_reported() -> None:
     bent = replace(GREEDY, logit_bias={best: -100.0}, repetition_penalty=2.0, top_logprobs=1)
     chosen = sampler(bent, prompt=[1, 2], said=[3]).choose(logit_rows(logits[None])[0])
     assert chosen.token_id != best
-    assert chosen.alternatives == ((best, pytest.approx(float(logits.double().log_softmax(0)[best]), abs=1e-9)),)
+    ((token, logprob),) = chosen.alternatives
+    assert token == best
+    assert logprob == pytest.approx(float(logits.double().log_softmax(0)[best]), abs=1e-9)
 
 
 def test_stops_are_not_chosen_before_the_least_number_of_tokens() -> None:
@@ -250,18 +253,19 @@ def test_tokens_are_drawn_with_their_probability(setting: dict[str, Any], allowe
     assert ((counts - expected)[likely] ** 2 / expected[likely]).sum() < 20.5
 
 
-def plain_probabilities(logits: Tensor, setting: dict[str, Any], allowed: list[bool]) -> np.ndarray:
+def plain_probabilities(logits: Tensor, setting: dict[str, Any], allowed: list[bool]) -> npt.NDArray[np.float64]:
     """Say each step as its definition does: bias, mask, temperature, min-p, top-k, top-p."""
-    values = logits.double().numpy().copy()
+    values: npt.NDArray[np.float64] = logits.double().numpy().copy()
     for token, bias in setting.get("logit_bias", {}).items():
         values[token] += bias
-    weights = np.exp(values / setting.get("temperature", 1.0)) * allowed
+    weights: npt.NDArray[np.float64] = np.exp(values / setting.get("temperature", 1.0)) * allowed
     weights[weights < setting.get("min_p", 0.0) * weights.max()] = 0.0
     order = np.argsort(-weights, kind="stable")
     weights[order[min(setting.get("top_k", 6), 6) :]] = 0.0
     shares = weights[order] / weights.sum()
     weights[order[shares.cumsum() - shares >= setting.get("top_p", 1.0)]] = 0.0
-    return weights / weights.sum()
+    probabilities: npt.NDArray[np.float64] = weights / weights.sum()
+    return probabilities
 
 
 @settings(max_examples=100)

@@ -58,6 +58,8 @@ class Workload:
         pages = -(-(longest + 61) // page)  # prompts get up to 40 tokens more, answers have up to 20
         self.blocks = pages * rng.choice([1, 2, 20]) + rng.choice([0, 3])
         self.speculates = rng.random() < 0.6
+        steps_of_a_prompt = (longest + 40) // self.config.token_budget + 1
+        self.unrest = rng.choice([0.0, 0.2 / steps_of_a_prompt, 1 / 6 if self.config.prefix_cache else 0.0])
 
     def run(self, num_requests: int = 12) -> Counter[str]:
         """Submit, step, cancel; then check every answer and that nothing is left behind."""
@@ -96,9 +98,9 @@ class Workload:
         for _, stream, cancel in asked:
             if cancel is not None and harness.core.metrics.steps >= cancel:
                 stream.cancel()
-        for _ in range(self.random.choice([0, 0, 0, 0, 0, 1])):  # set somebody aside for no reason at all
-            if harness.core.scheduler.running:
-                harness.core.scheduler.preempt(self.random.choice(harness.core.scheduler.running))
+        running = harness.core.scheduler.running
+        if running and self.random.random() < self.unrest:  # set somebody aside for no reason at all
+            harness.core.scheduler.preempt(self.random.choice(running))
         harness.step()
 
     def _request(self) -> Request:

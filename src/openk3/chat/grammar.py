@@ -23,6 +23,7 @@ from openk3.chat.grammar_text import (
     regex,
 )
 from openk3.chat.json_schema_check import check_schema
+from openk3.chat.json_schema_refs import self_contained
 from openk3.errors import ChatError
 from openk3.protocol.checks import shown
 from openk3.protocol.deep_stack import with_deep_stack
@@ -52,9 +53,9 @@ def answer_grammar(
 ) -> Grammar | None:
     """Write the grammar of an answer that begins in ``channel``; None if nothing restricts it.
 
-    ``tools`` are all that the conversation declares (`declared_tools`); those with ``strict`` true are held to their
-    schema. With ``tool_choice`` required at least one is called, ``only_tool`` if that is given. A constrained response
-    may be left empty before a call.
+    ``tools`` are all that the conversation declares (`declared_tools`); those without ``strict`` false are held to
+    their schema. With ``tool_choice`` required at least one is called, ``only_tool`` if that is given. A constrained
+    response may be left empty before a call.
 
     Raises:
         ChatError: a tool, a schema or the response format makes no sense.
@@ -161,12 +162,12 @@ def _response(wanted: ResponseFormat) -> str | None:
     if wanted.type == "regex":
         matched = regex(_readable(wanted.regex, "regex"))
     elif wanted.type == "json_object":
-        matched = json_value({"type": "object"})
+        matched = json_value({"type": "object"}, on_one_line=True)
     else:
         if not isinstance(wanted.schema, Mapping):
             raise ChatError(f"the response schema is {shown(wanted.schema)}, expected a JSON schema")
         check_schema(wanted.schema, "the response schema")
-        matched = json_value(wanted.schema)
+        matched = json_value(self_contained(wanted.schema, wanted.schema), on_one_line=True)
     if fault := fault_of(matched):
         raise ChatError(f"the {wanted.type} of the response format cannot be enforced: {fault}")
     return matched

@@ -1,7 +1,7 @@
 """The grammar of one tool's arguments: elements in the order of the schema, strings raw, all else JSON.
 
-Unusual: only a strict tool is held to its schema. Of any other, and where the schema is one that elements in order
-cannot express, arguments need only be well-formed.
+Unusual: a tool is held to its schema unless it says ``strict`` false, as on the hosted service. Of such a one, and
+where the schema is one that elements in order cannot express, arguments need only be well-formed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from openk3.chat.grammar_text import ANY_TEXT, GrammarWriter, attribute, fault_of, json_value, literal
-from openk3.chat.json_schema import ArgumentSchema, Visits
-from openk3.chat.json_schema_check import MOST_PROPERTIES, Schema, check_schema
+from openk3.chat.json_schema import ANNOTATIONS, ArgumentSchema, Visits
+from openk3.chat.json_schema_check import MOST_PROPERTIES, Schema, check_schema, resolve
 from openk3.chat.tags import escape
 from openk3.errors import ChatError
 from openk3.protocol.checks import shown
@@ -20,6 +20,7 @@ from openk3.protocol.checks import shown
 _ANY_KEY = '/([^&"]|&amp;|&quot;)*/'
 # A schema with one of these at its top says something of several arguments at once.
 _COMBINED = ("$ref", "anyOf", "oneOf", "allOf", "not", "if")
+_NO_CONSTRAINTS = {*ANNOTATIONS, "$defs", "definitions", "$id", "$schema"}
 
 
 class ArgumentsWriter:
@@ -30,6 +31,7 @@ class ArgumentsWriter:
         self._any: str | None = None
         self._visits = Visits()
         self._num_properties = 0
+        self._enforced: dict[str, str] = {}
 
     def arguments(self, function: Mapping[str, Any], what: str) -> str:
         """Give what matches the arguments of a tool, called ``what`` in errors.
@@ -37,7 +39,7 @@ class ArgumentsWriter:
         Raises:
             ChatError: a strict tool's parameters are no JSON schema of an object.
         """
-        if function.get("strict") is not True:
+        if function.get("strict") is False:
             return self._any_arguments()
         parameters = function.get("parameters")
         if parameters is None:
@@ -45,16 +47,15 @@ class ArgumentsWriter:
         self._count(check_schema(parameters, what))
         if isinstance(parameters, bool) or not _is_of_object(parameters):
             raise ChatError(f"{what} are {shown(parameters)}, expected a schema of an object")
-        if any(keyword in parameters for keyword in _COMBINED):
-            return self._any_arguments()
-        return self._declared(parameters)
+        either = [self._declared(schema, parameters) for schema in _objects(parameters)]
+        return self._writer.new("either", " | ".join(either)) if either else self._any_arguments()
 
     def _any_arguments(self) -> str:
         if self._any is None:
             self._any = self._others((), ArgumentSchema(True, {}))
         return self._any
 
-    def _declared(self, parameters: Mapping[str, Any]) -> str:
+    def _declared(self, parameters: Mapping[str, Any], root: Mapping[str, Any]) -> str:
         properties: Mapping[str, Schema] = parameters.get("properties", {})
         others: Schema = parameters.get("additionalProperties", True)
         required = parameters.get("required", ())
@@ -65,12 +66,12 @@ class ArgumentsWriter:
         for key, schema in schemas.items():
             if schema is False and key not in required:
                 continue
-            argument = self._argument(key, ArgumentSchema(schema, parameters, self._visits))
+            argument = self._argument(key, ArgumentSchema(schema, root, self._visits))
             parts.append(argument if key in required else f"{argument}?")
         if parameters.get("patternProperties"):
             parts.append(self._others(schemas, ArgumentSchema(True, {})))
         elif others is not False:
-            parts.append(self._others(schemas, ArgumentSchema(others, parameters, self._visits)))
+            parts.append(self._others(schemas, ArgumentSchema(others, root, self._visits)))
         return self._writer.new("arguments", " ".join(parts) or literal(""))
 
     def _count(self, more: int) -> None:
@@ -101,8 +102,17 @@ class ArgumentsWriter:
         return self._writer.new("others", f"({' | '.join(elements)})*")
 
     def _element(self, tag: str, type_: str, schema: ArgumentSchema) -> str:
-        value = self._raw_string(schema) if type_ == "string" else self._writer.shared("json", _json(schema, type_))
+        value = (
+            self._raw_string(schema) if type_ == "string" else self._writer.shared("json", self._json(schema, type_))
+        )
         return self._writer.element(tag, "argument", value)
+
+    def _json(self, schema: ArgumentSchema, type_: str) -> str:
+        """Match the JSON of one type; what llguidance cannot enforce at all is left at that."""
+        precise = json_value(schema.json_schema(type_))
+        if precise not in self._enforced:  # many arguments can be alike
+            self._enforced[precise] = json_value({"type": type_}) if fault_of(precise) else precise
+        return self._enforced[precise]
 
     def _raw_string(self, schema: ArgumentSchema) -> str:
         """Give one terminal, as several may begin alike."""
@@ -110,12 +120,31 @@ class ArgumentsWriter:
         return ANY_TEXT if raw == ANY_TEXT else self._writer.shared("VALUE", raw)
 
 
+def _objects(parameters: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """List the schemas of objects of which arguments must meet one; none if more than that is wanted of them."""
+    found: list[Mapping[str, Any]] = []
+    waiting: list[Schema | None] = [parameters]
+    met: set[int] = set()
+    while waiting:
+        schema = waiting.pop()
+        if isinstance(schema, bool):
+            schema = {} if schema else {"type": "null"}
+        if schema is None:
+            return []
+        if id(schema) in met:
+            continue
+        met.add(id(schema))
+        combined = [keyword for keyword in _COMBINED if keyword in schema]
+        if not combined:
+            found += [schema] if _is_of_object(schema) else []
+        elif combined not in (["$ref"], ["anyOf"]) or schema.keys() - {*combined, *_NO_CONSTRAINTS}:
+            return []
+        else:
+            branches = schema["anyOf"] if combined == ["anyOf"] else [resolve(schema["$ref"], parameters)]
+            waiting += reversed(branches)
+    return found
+
+
 def _is_of_object(schema: Mapping[str, Any]) -> bool:
     types = schema.get("type", "object")
     return "object" in ([types] if isinstance(types, str) else types)
-
-
-def _json(schema: ArgumentSchema, type_: str) -> str:
-    """Match the JSON of one type; what llguidance cannot enforce at all is left at that."""
-    precise = json_value(schema.json_schema(type_))
-    return json_value({"type": type_}) if fault_of(precise) else precise

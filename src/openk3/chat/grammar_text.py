@@ -84,9 +84,13 @@ def attribute(key: str, value: str) -> str:
     return f' {key}="{escape(value)}"'
 
 
-def json_value(schema: Mapping[str, Any]) -> str:
-    """Give what matches a JSON text by ``schema``, as far as that can be enforced."""
-    return f"%json {spaced_json({**schema, 'x-guidance': _JSON_OPTIONS}, 'a schema')}"
+def json_value(schema: Mapping[str, Any], *, on_one_line: bool = False) -> str:
+    """Give what matches a JSON text by ``schema``, as far as that can be enforced.
+
+    ``on_one_line`` allows no white space but single spaces.
+    """
+    options = {**_JSON_OPTIONS, "whitespace_pattern": " "} if on_one_line else _JSON_OPTIONS
+    return f"%json {spaced_json({**schema, 'x-guidance': options}, 'a schema')}"
 
 
 def regex(pattern: str, *, ascii_classes: bool = False) -> str:

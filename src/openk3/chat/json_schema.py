@@ -10,7 +10,7 @@ from typing import Any
 
 from openk3.chat.grammar_text import ANY_TEXT, fault_of, literal, regex
 from openk3.chat.json_schema_check import TYPES, Schema, resolve
-from openk3.chat.json_text import spaced_json
+from openk3.chat.json_schema_refs import self_contained
 from openk3.errors import ChatError
 
 # How far references are followed from one argument, and how many schemas are looked at for one grammar.
@@ -19,7 +19,7 @@ _MOST_VISITS = 200_000
 # Characters of a pattern, or of all that a string is held to: alternatives can double it at every reference.
 _MOST_CHARACTERS = 1 << 14
 # They restrict nothing, and without them more schemas are alike.
-_ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
+ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment"}
 
 
 class Visits:
@@ -66,17 +66,12 @@ class ArgumentSchema:
         """Give a schema, complete in itself, for the values of one type that is not string."""
         if isinstance(self._schema, bool) or not self._schema:
             return {"type": type_}
-        schema = {key: value for key, value in self._schema.items() if key not in _ANNOTATIONS}
-        if "const" in schema or "enum" in schema:
-            return {"enum": [value for value in _listed(schema) or () if _type_of(value) == type_]}
+        schema = {key: value for key, value in self._schema.items() if key not in ANNOTATIONS}
+        if (listed := _listed(schema)) is not None:
+            schema = {key: value for key, value in schema.items() if key not in ("const", "type")}
+            schema["enum"] = [value for value in listed if _type_of(value) == type_]
         narrowed = schema if schema.get("type") in (type_, "integer") else {"type": type_, "allOf": [schema]}
-        return {**narrowed, **self._definitions(schema)}
-
-    def _definitions(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """Give what references look into, if there may be any."""
-        if '"$ref"' not in spaced_json(schema, "a schema"):
-            return {}
-        return {place: self._root[place] for place in ("$defs", "definitions") if place in self._root}
+        return self_contained(narrowed, self._root)
 
     def _types(self, schema: Schema, path: _Path) -> set[str]:
         if isinstance(schema, bool):
@@ -104,7 +99,7 @@ class ArgumentSchema:
         if "string" not in self._types(schema, path):
             return None
         if (listed := _listed(schema)) is not None:
-            return _choice([literal(value) for value in listed if isinstance(value, str)])
+            return _choice(map(literal, _of_length(schema, [value for value in listed if isinstance(value, str)])))
         parts = [*_length(schema), *_pattern(schema)]
         parts += [self._raw(part, further) or ANY_TEXT for part in self._parts(schema)]
         for branches in _alternatives(schema):
@@ -155,6 +150,13 @@ def _length(schema: Mapping[str, Any]) -> list[str]:
     if not least and most is None:
         return []
     return _enforceable(f"/(?s:.{{{least or 0},{'' if most is None else most}}})/")
+
+
+def _of_length(schema: Mapping[str, Any], texts: list[str]) -> list[str]:
+    """Leave out what is too short or too long; if all are, nothing."""
+    least, most = (_whole(schema.get(keyword)) for keyword in ("minLength", "maxLength"))
+    fitting = [text for text in texts if (least or 0) <= len(text) <= (len(text) if most is None else most)]
+    return fitting or texts
 
 
 def _whole(number: Any) -> int | None:

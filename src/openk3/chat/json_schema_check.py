@@ -6,14 +6,16 @@ know are passed over.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from typing import Any
 from urllib.parse import unquote
 
 from openk3.chat.grammar_text import encodable
 from openk3.chat.json_text import spaced_json
 from openk3.errors import ChatError
-from openk3.protocol.checks import shown
+from openk3.protocol.checks import as_number, shown
 
 TYPES = ("string", "number", "boolean", "null", "object", "array")
 """The types that the chat format tells apart; integers are numbers."""
@@ -22,14 +24,18 @@ Schema = Mapping[str, Any] | bool
 MOST_PROPERTIES = 1024
 """Of one schema, or of all strict tools together: time to enforce one grows with the square of their number."""
 
-_SUBSCHEMAS = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+# Keywords by what they hold: one schema, a list of them, schemas by name.
+SUBSCHEMAS = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
+LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 # llguidance reads JSON of 128 levels, and a level of a schema can be two of JSON.
 _MAX_DEPTH = 48
 # Of a whole schema: time to enforce one grows with the square of its length, a second for this many.
 _MOST_CHARACTERS = 1 << 17
 _MOST_DIGITS = 9
+# llguidance makes a state of every remainder, for each number apart and for all that one value must be a multiple of:
+# a second for this many.
+_MOST_REMAINDERS = 200_000
 
 
 def check_schema(schema: Any, what: str) -> int:
@@ -46,6 +52,7 @@ def check_schema(schema: Any, what: str) -> int:
         _check_keywords(part, place)
         _check_containers(part, place)
         num_properties += len({*part.get("properties", ()), *part.get("required", ())})
+    _check_multiples(_multiples(schema), what)
     if num_properties > MOST_PROPERTIES:
         raise ChatError(
             f"{what} has {num_properties:,} properties, expected at most {MOST_PROPERTIES:,}",
@@ -112,28 +119,56 @@ def _children(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     yield from ((keyword, schema[keyword]) for keyword in _single(schema))
     for keyword in _listed(schema):
         yield from ((f"{keyword}[{number}]", child) for number, child in enumerate(schema.get(keyword, ())))
-    for keyword in _MAPS:
+    for keyword in MAPS:
         yield from ((f"{keyword}.{key:.40}", child) for key, child in schema.get(keyword, {}).items())
 
 
 def _single(schema: Mapping[str, Any]) -> list[str]:
     listed = _listed(schema)
-    return [keyword for keyword in _SUBSCHEMAS if keyword in schema and keyword not in listed]
+    return [keyword for keyword in SUBSCHEMAS if keyword in schema and keyword not in listed]
 
 
 def _listed(schema: Mapping[str, Any]) -> tuple[str, ...]:
     """Name the keywords with lists of schemas; ``items`` is one in the standard's older drafts."""
-    return (*_LISTS, "items") if isinstance(schema.get("items"), list | tuple) else _LISTS
+    return (*LISTS, "items") if isinstance(schema.get("items"), list | tuple) else LISTS
 
 
 def _check_containers(schema: Mapping[str, Any], place: str) -> None:
-    for keyword in _LISTS:
+    for keyword in LISTS:
         if not isinstance(schema.get(keyword, []), list | tuple):
             raise ChatError(f"{place}: {keyword} is {shown(schema[keyword])}, expected a list of schemas")
-    for keyword in _MAPS:
+    for keyword in MAPS:
         children = schema.get(keyword, {})
         if not (isinstance(children, Mapping) and all(isinstance(key, str) for key in children)):
             raise ChatError(f"{place}: {keyword} is {shown(children)}, expected an object of schemas")
+
+
+def _multiples(schema: Any) -> list[Fraction]:
+    """List what is said to be a multiple of something, even where only a whole address would lead to it."""
+    found, waiting = [], [schema]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            number = as_number(value.get("multipleOf"))
+            if number is not None and math.isfinite(number) and number > 0:
+                found.append(Fraction(str(number)))
+            waiting += value.values()
+        elif isinstance(value, list | tuple):
+            waiting += value
+    return found
+
+
+def _check_multiples(multiples: list[Fraction], what: str) -> None:
+    common = 1
+    scale = math.lcm(*(multiple.denominator for multiple in multiples))
+    for multiple in multiples:
+        common = math.lcm(common, int(multiple * scale))
+        if common * len(multiples) > _MOST_REMAINDERS:
+            raise ChatError(
+                f"{what} has multipleOf with numbers that leave too many remainders together: "
+                f"more than {_MOST_REMAINDERS:,}",
+                hint="use multiples of one another, or fewer of them",
+            )
 
 
 def _check_keywords(schema: Mapping[str, Any], place: str) -> None:

@@ -22,13 +22,13 @@ Speculation = Literal["off", "ngram", "mtp", "draft"]
 class EngineConfig:
     """Settings of an `Engine`.
 
-    At most ``max_running`` requests are computed and ``max_waiting`` wait; a step computes at most ``token_budget``
-    tokens. ``page_size`` and ``identity_unit`` (a multiple of 16) are in tokens and independent of each other; prompts
-    get a checkpoint every ``ladder`` tokens (0: only at forks and ends). ``memory_bytes`` bounds weights, caches and
-    activations (None: half of what is free). ``cache_folder`` keeps at most ``cache_folder_bytes`` of checkpoints on
-    disk. At most ``speculate_depth`` tokens are drafted at once. A request's results do not depend on others or on the
-    cache, bit for bit, unless this machine's matrix products depend on the number of rows: that is checked at the
-    start, logged, and with ``deterministic`` an error.
+    At most ``max_running`` requests are computed and ``max_waiting`` wait; a step computes about ``token_budget``
+    tokens (everybody who writes, and at least 16 of prompts). ``page_size`` and ``identity_unit`` (a multiple of 16)
+    are in tokens and independent of each other; prompts get a checkpoint every ``ladder`` tokens (0: only at forks and
+    ends). ``memory_bytes`` bounds weights, caches and activations (None: half of what is free). ``cache_folder`` keeps
+    at most ``cache_folder_bytes`` of checkpoints on disk. At most ``speculate_depth`` tokens are drafted at once. A
+    request's results do not depend on others or on the cache, bit for bit, unless this machine's matrix products
+    depend on the number of rows: that is checked at the start, logged, and with ``deterministic`` an error.
     """
 
     max_running: int = 32
@@ -52,8 +52,8 @@ class EngineConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected at least 1")
         if self.token_budget < CHUNK_SIZE:
             raise ConfigError(f"token_budget is {self.token_budget}, expected at least {CHUNK_SIZE}")
-        if self.ladder < 0 or self.ladder % self.identity_unit:
-            raise ConfigError(f"ladder is {self.ladder}, expected 0 or a multiple of {self.identity_unit}")
+        if self.ladder < 0:
+            raise ConfigError(f"ladder is {self.ladder}, expected 0 (no checkpoints on the way) or a number of tokens")
         if self.speculate not in get_args(Speculation):
             raise ConfigError(f"speculate is {self.speculate!r}, expected one of {', '.join(get_args(Speculation))}")
         if not 1 <= self.speculate_depth <= MAX_DEPTH:

@@ -268,7 +268,7 @@ class EngineCore:
         result.states.settle(counted)
         self._tell_drafter(rows, result, counted, sound)
         for row, count, num_chosen, is_sound in zip(rows, counted, chosen, sound, strict=True):
-            self._count_row(row, count - row.num_known, num_chosen)
+            self._count_row(row, num_chosen)
             row.sequence.position += count
             if is_sound:
                 self.holdings.note_computed(row.sequence)
@@ -297,7 +297,8 @@ class EngineCore:
         finally:
             self._count(draft_s=time.monotonic() - begin)
 
-    def _count_row(self, row: StepRow, accepted: int, chosen: int) -> None:
+    def _count_row(self, row: StepRow, chosen: int) -> None:
+        accepted = row.num_right(row.sequence.tokens[-chosen:] if chosen else [])
         if chosen:
             row.sequence.depth.observe(row.drafted, accepted)
         row.sequence.drafted += row.drafted

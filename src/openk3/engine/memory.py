@@ -95,8 +95,10 @@ def plan_memory(
     per_block = block + draft_bytes_per_token * engine.page_size + max(step.bytes_per_block for step in steps)
     left = budget - sum(size for _, size in fixed)
     fewest = _fewest_blocks(config, engine, dtype)
-    slots = min(engine.max_running, max(1, int(left * _SLOTS_SHARE) // sum(per_slot.values())))
-    blocks = (left - slots * sum(per_slot.values())) // per_block
+    of_slot = sum(per_slot.values())
+    slots = min(int(left * _SLOTS_SHARE) // of_slot, (left - fewest * per_block) // of_slot, engine.max_running)
+    slots = max(slots, 1)
+    blocks = (left - slots * of_slot) // per_block
     plan = MemoryPlan(
         num_slots=slots,
         num_blocks=max(blocks, fewest),
@@ -114,7 +116,8 @@ def plan_memory(
     )
     if blocks < fewest:
         raise CapacityError(
-            f"the memory of {format_size(budget)} is too small; at least {format_size(plan.total)} are needed:\n"
+            f"the memory of {format_size(budget)} is too small; "
+            f"at least {format_size(plan.total, up=True)} are needed:\n"
             f"{plan.table()}",
             hint="give more memory, allow fewer running requests or a smaller token budget, or use a smaller model",
         )

@@ -42,6 +42,10 @@ class StepRow:
         """How many of the last ids are followed by a token that is wanted."""
         return 1 + self.drafted if self.num_known == self.sequence.num_missing else 0
 
+    def num_right(self, chosen: Sequence[int]) -> int:
+        """Return how many drafts are the tokens that were ``chosen`` at their places."""
+        return sum(draft == token for draft, token in zip(self.ids[self.num_known :], chosen, strict=False))
+
 
 class Scheduler:
     """Waiting and running sequences; ``on_release`` hears of those that lose what they hold."""

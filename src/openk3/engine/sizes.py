@@ -5,8 +5,10 @@ Unusual: units are decimal, as disks and datasheets count, unless they are writt
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from decimal import Decimal
 from pathlib import Path
 
 from openk3.errors import ConfigError
@@ -20,16 +22,19 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text)
     if match is None or (match[3] and not match[2]):
         raise ConfigError(f"size is {text!r}, expected a number with a unit, such as 8GB, 512MiB or 1.5GB")
-    size = int(float(match[1]) * (1024 if match[3] else 1000) ** _UNITS[match[2].lower()])
+    size = int(Decimal(match[1]) * (1024 if match[3] else 1000) ** _UNITS[match[2].lower()])
     if size < 1:
         raise ConfigError(f"size is {text!r}, expected more than nothing")
     return size
 
 
-def format_size(size: float) -> str:
-    """Return ``size`` bytes in decimal units with three digits."""
+def format_size(size: float, *, up: bool = False) -> str:
+    """Return ``size`` bytes in decimal units with three digits, the nearest or, with ``up``, no smaller ones."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(size) < 999.5:
+            if up and size > 0:
+                digit = 10.0 ** (math.floor(math.log10(size)) - 2)
+                size = math.ceil(size / digit) * digit
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.4g} TB"

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from openk3.errors import ChatError
+from openk3.protocol.checks import shown
 from openk3.protocol.messages import ImagePart, Message, Part, TextPart, ToolCall, ToolDeclaration
 
 _EXAMPLE = 'write [{"role": "user", "content": "Hello"}]'
@@ -38,7 +39,7 @@ def to_messages(messages: object) -> list[Message]:
         ChatError: it is no list of messages; which one is wrong is said by its position.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
-        raise ChatError(f"messages are {_shown(messages)}, expected a list of messages", hint=_EXAMPLE)
+        raise ChatError(f"messages are {shown(messages)}, expected a list of messages", hint=_EXAMPLE)
     if not messages:
         raise ChatError("there are no messages, expected at least one", hint=_EXAMPLE)
     return [_message(message, f"messages[{position}]") for position, message in enumerate(messages)]
@@ -47,10 +48,10 @@ def to_messages(messages: object) -> list[Message]:
 def to_tools(tools: object) -> tuple[ToolDeclaration, ...]:
     """Check that ``tools`` are a list of objects; raise `ChatError` if not."""
     if not isinstance(tools, Sequence) or isinstance(tools, str | bytes):
-        raise ChatError(f"tools are {_shown(tools)}, expected a list of declarations")
+        raise ChatError(f"tools are {shown(tools)}, expected a list of declarations")
     for position, tool in enumerate(tools):
         if not isinstance(tool, Mapping):
-            raise ChatError(f"tools[{position}] is {_shown(tool)}, expected an object that declares a function")
+            raise ChatError(f"tools[{position}] is {shown(tool)}, expected an object that declares a function")
     return tuple(tools)
 
 
@@ -58,7 +59,7 @@ def _message(message: object, where: str) -> Message:
     if isinstance(message, Message):
         return _readable(message, where)
     if not isinstance(message, Mapping):
-        raise ChatError(f"{where} is {_shown(message)}, expected a message", hint=_EXAMPLE)
+        raise ChatError(f"{where} is {shown(message)}, expected a message", hint=_EXAMPLE)
     given = _known(message, _KEYS, where)
     if "role" not in given:
         raise ChatError(f"{where} has no role, expected system, user, assistant or tool", hint=_EXAMPLE)
@@ -99,12 +100,12 @@ def _part(part: object, where: str) -> Part:
     if isinstance(part, TextPart):
         return part
     if not isinstance(part, Mapping):
-        raise ChatError(f"{where} is {_shown(part)}, expected a part with text")
+        raise ChatError(f"{where} is {shown(part)}, expected a part with text")
     if part.get("type") != "text":
-        raise ChatError(f"{where}: type is {_shown(part.get('type'))}, expected 'text': only text can be read so far")
+        raise ChatError(f"{where}: type is {shown(part.get('type'))}, expected 'text': only text can be read so far")
     text = _known(part, _PART_KEYS, where).get("text")
     if not isinstance(text, str):
-        raise ChatError(f"{where}: text is {_shown(text)}, expected text")
+        raise ChatError(f"{where}: text is {shown(text)}, expected text")
     return TextPart(text)
 
 
@@ -112,11 +113,11 @@ def _call(call: object, where: str) -> ToolCall:
     if isinstance(call, ToolCall):
         return call
     if not isinstance(call, Mapping):
-        raise ChatError(f"{where} is {_shown(call)}, expected a call of a function")
+        raise ChatError(f"{where} is {shown(call)}, expected a call of a function")
     given = _known(call, _CALL_KEYS, where)
     function = given.get("function")
     if not isinstance(function, Mapping):
-        raise ChatError(f"{where}: function is {_shown(function)}, expected an object with name and arguments")
+        raise ChatError(f"{where}: function is {shown(function)}, expected an object with name and arguments")
     function = _known(function, _FUNCTION_KEYS, f"{where}: function")
     return ToolCall(id=given.get("id", ""), name=function.get("name", ""), arguments=function.get("arguments"))
 
@@ -135,15 +136,11 @@ def _known(given: Mapping[Any, Any], keys: Collection[str], where: str) -> dict[
 
 def _list(value: object, where: str) -> Sequence[Any]:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        raise ChatError(f"{where} is {_shown(value)}, expected a list")
+        raise ChatError(f"{where} is {shown(value)}, expected a list")
     return value
 
 
 def _flag(value: object, where: str) -> bool:
     if not isinstance(value, bool):
-        raise ChatError(f"{where} is {_shown(value)}, expected true or false")
+        raise ChatError(f"{where} is {shown(value)}, expected true or false")
     return value
-
-
-def _shown(value: object) -> str:
-    return f"{value!r:.60}"

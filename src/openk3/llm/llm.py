@@ -11,6 +11,7 @@ from typing import Literal, Unpack, cast, overload
 
 from openk3.checkpoint.progress import Progress
 from openk3.engine.config import EngineConfig
+from openk3.engine.memory import MemoryPlan
 from openk3.engine.metrics import EngineMetrics
 from openk3.errors import ConfigError, QueueFullError
 from openk3.llm.answer import Answer, TextAnswer
@@ -26,6 +27,7 @@ from openk3.llm.question import (
     is_ids,
     vary_seed,
 )
+from openk3.protocol.checks import shown
 from openk3.protocol.sampling import SamplingParams
 from openk3.tokenizer.bpe import Tokenizer
 
@@ -79,6 +81,11 @@ class LLM:
     def max_tokens(self) -> int:
         """Most tokens of one request, prompt and answer."""
         return self._model.engine.max_tokens
+
+    @property
+    def memory(self) -> MemoryPlan:
+        """How the memory is divided between weights and caches; `MemoryPlan.table` shows it."""
+        return self._model.engine.memory
 
     @property
     def metrics(self) -> EngineMetrics:
@@ -138,7 +145,7 @@ class LLM:
         if isinstance(prompts, str) or (prompts and is_ids(prompts)):
             return TextAnswer.of(self.stream_text(prompts, params).finish())
         if not isinstance(prompts, Sequence):
-            raise ConfigError(f"prompts are {prompts!r:.60}, expected a text or a list of texts")
+            raise ConfigError(f"prompts are {shown(prompts)}, expected a text or a list of texts")
         several = cast(Sequence[Prompt], prompts)
         answers = self._submit_all([ask_text(self._model, prompt, params) for prompt in several])
         return [TextAnswer.of(answer) for answer in _finish(answers)]

@@ -26,6 +26,7 @@ from openk3.model.accounting import account
 from openk3.model.generation_config import GenerationConfig, load_generation_config
 from openk3.model.model import K3ForCausalLM
 from openk3.model.published import load_config
+from openk3.protocol.checks import shown
 from openk3.tokenizer.bpe import Tokenizer
 from openk3.tokenizer.vocabulary import VOCABULARY_FILE
 
@@ -57,7 +58,7 @@ def load(
     if dtype not in get_args(DType):
         raise ConfigError(f"dtype is {dtype!r}, expected {' or '.join(get_args(DType))}")
     if config is not None and not isinstance(config, EngineConfig):
-        raise ConfigError(f"engine is {config!r:.60}, expected EngineConfig", hint="write EngineConfig(max_running=4)")
+        raise ConfigError(f"engine is {shown(config)}, expected EngineConfig", hint="write EngineConfig(max_running=4)")
     folder = resolve_model(name)
     parameters = account(load_config(folder), vision=False).total.parameters
     _choose_threads(parameters)

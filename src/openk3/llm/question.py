@@ -18,6 +18,7 @@ from openk3.errors import ChatError, ConfigError
 from openk3.llm.decoding import AnswerDecoder, PlainText
 from openk3.llm.inputs import to_messages, to_tools
 from openk3.llm.loading import LoadedModel
+from openk3.protocol.checks import shown
 from openk3.protocol.messages import Effort, Message, ResponseFormat, ToolChoice, ToolDeclaration
 from openk3.protocol.request import Priority, Request
 from openk3.protocol.sampling import SamplingParams
@@ -139,7 +140,7 @@ def ask_text(model: LoadedModel, prompt: Prompt, params: SamplingParams | None) 
     """
     ids = model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
     if not is_ids(ids):
-        raise ConfigError(f"the prompt is {prompt!r:.60}, expected text or a list of token ids")
+        raise ConfigError(f"the prompt is {shown(prompt)}, expected text or a list of token ids")
     params = check_params(params, model.generation.sampling)
     params = replace(params, stop_token_ids=(*params.stop_token_ids, model.tokenizer.special.eos))
     ends = model.engine.stop_token_ids.union(params.stop_token_ids)
@@ -159,7 +160,7 @@ def check_params(params: SamplingParams | None, own: SamplingParams) -> Sampling
         return own
     if not isinstance(params, SamplingParams):
         raise ConfigError(
-            f"params is {params!r:.60}, expected SamplingParams", hint="write SamplingParams(max_tokens=100)"
+            f"params is {shown(params)}, expected SamplingParams", hint="write SamplingParams(max_tokens=100)"
         )
     return params
 
@@ -176,7 +177,7 @@ def _chat(model: LoadedModel, messages: Messages, options: ChatOptions) -> _Chat
     given["tools"] = to_tools(given.get("tools") or ())
     wanted = given.get("response_format")
     if wanted is not None and not isinstance(wanted, ResponseFormat):
-        raise ChatError(f"response_format is {wanted!r:.60}, expected ResponseFormat")
+        raise ChatError(f"response_format is {shown(wanted)}, expected ResponseFormat")
     return _Chat(messages=to_messages(messages), **given)
 
 
@@ -190,19 +191,8 @@ def _check_options(given: Mapping[str, Any]) -> None:
                 f"{name} is not an option of a chat, expected {', '.join(known)}",
                 hint=f"did you mean {near[0]}?" if near else None,
             )
-    seconds = given.get("timeout_s")
-    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
-        raise ConfigError(f"timeout_s is {seconds!r:.60}, expected a positive number of seconds")
     if not isinstance(given.get("thinking", True), bool):
-        raise ConfigError(f"thinking is {given['thinking']!r:.60}, expected true or false")
-    _check_salt(given.get("cache_salt", ""))
-
-
-def _check_salt(salt: Any) -> None:
-    try:
-        str.encode(salt)
-    except (TypeError, UnicodeEncodeError):
-        raise ConfigError(f"cache_salt is {salt!r:.60}, expected text") from None
+        raise ConfigError(f"thinking is {shown(given['thinking'])}, expected true or false")
 
 
 def _replayed(tokenizer: Tokenizer, prompt: RenderedPrompt, tools_declared: bool, generated: tuple[int, ...]) -> int:

@@ -55,5 +55,5 @@ def shown(value: object) -> str:
     try:
         text = repr(value)
     except Exception:  # nested too deep, a number of too many digits, or a fault of somebody else's class
-        return f"a {type(value).__name__} that cannot be shown"
+        return f"something of type {type(value).__name__}"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
