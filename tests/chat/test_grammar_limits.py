@@ -254,3 +254,18 @@ def test_a_fault_is_said_of_long_grammars_too() -> None:
     for length in (10, 10_000):
         assert fault_of(f'"{"a" * length}"') is None
         assert fault_of(f'"{"a" * length}" foo') is not None
+
+
+def test_a_schema_that_is_not_strict_asks_for_json_only(bytewise: Tokenizer) -> None:
+    schemas: list[dict[str, Any]] = [{"type": "integer"}, {"type": "boolean"}, {"type": "integer", "not": {}}]
+    written = [
+        [
+            grammar_of(
+                bytewise.special, response_format=ResponseFormat(type="json_schema", schema=schema, strict=strict)
+            )
+            for schema in schemas[: 2 if strict else 3]
+        ]
+        for strict in (False, True)
+    ]
+    assert written[0][0] == written[0][1] == written[0][2]
+    assert written[1][0] != written[1][1] != written[0][1]

@@ -32,7 +32,8 @@ TOKENIZER = Tokenizer([bytes([byte]) for byte in range(256)], SpecialTokens.bloc
 SPECIAL = TOKENIZER.special
 COMPILER = GrammarCompiler(token_bytes(TOKENIZER), [SPECIAL.end_of_msg], TOKENIZER.vocab_size)
 MOST_TOKENS = 4000
-CLOSING = [SPECIAL.close, SPECIAL.end_of_msg, *b'"}],0']
+CLOSING = [SPECIAL.close, SPECIAL.end_of_msg, *b'"}]']
+GOING_ON = [*b",0"]
 
 walks = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 10**6)
@@ -60,7 +61,10 @@ def walk(grammar: Grammar, seed: int) -> AssistantTurn:
     while not ids or ids[-1] != SPECIAL.end_of_msg:
         assert len(ids) < MOST_TOKENS, TOKENIZER.decode(ids[:300])
         allowed = matcher.allowed()
-        possible = [token for token in CLOSING if allowed[token]]
+        biased = (
+            CLOSING if len(ids) > MOST_TOKENS // 10 and any(allowed[token] for token in CLOSING) else CLOSING + GOING_ON
+        )
+        possible = [token for token in biased if allowed[token]]
         if not possible or rng.random() > 0.1 + len(ids) / 200:
             possible = allowed.nonzero().flatten().tolist()
         ids.append(rng.choice(possible))

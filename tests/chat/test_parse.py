@@ -308,7 +308,12 @@ class TestEnds:
     def test_cut_in_a_character(self, bytewise: Tokenizer) -> None:
         parser = StreamParser(bytewise, channel="think", tools_declared=False)
         assert parser.push([0x61, 0xF0, 0x9F]) == [ReasoningDelta("a")]
-        assert parser.finish("length") == [ReasoningDelta("\ufffd")]
+        assert parser.finish("length") == []
+
+    def test_ended_in_a_character(self, bytewise: Tokenizer) -> None:
+        parser = StreamParser(bytewise, channel="think", tools_declared=False)
+        assert parser.push([0x61, 0xF0, 0x9F]) == [ReasoningDelta("a")]
+        assert parser.finish("stop") == [ReasoningDelta("\ufffd")]
 
     def test_character_does_not_reach_over_a_tag(self, bytewise: Tokenizer, markup: Encoder) -> None:
         parser = StreamParser(bytewise, channel="think", tools_declared=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -16,6 +17,8 @@ from openk3.cli.errors import UsageError
 from openk3.cli.main import run
 from openk3.cli.serve import ServedEngineFlags, ServerFlags
 from openk3.errors import ConfigError
+from openk3.model.presets import preset
+from openk3.model.published import config_to_dict
 from openk3.server.serve import bind, is_local, url_of
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +111,15 @@ def test_a_bad_origin_is_not_silently_useless() -> None:
     with pytest.raises(UsageError, match="expected \\* or a scheme and a host"):
         ServerFlags(cors_origin=("https://a.example/page",)).settings("nano")
     assert ServerFlags(cors_origin=("*", "http://localhost:3000")).settings("nano").cors_origins[0] == "*"
+
+
+def test_the_published_model_s_licence_is_shown_before_its_weights_are_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config_to_dict(preset("k3"))))
+    assert run(["serve", str(tmp_path), "--port", "0"]) == 1  # there are no weights
+    captured = capsys.readouterr()
+    assert captured.err.startswith("Kimi K3 licence: ") and captured.out == ""
 
 
 def test_one_line_says_where_it_answers() -> None:

@@ -163,6 +163,8 @@ def _response(wanted: ResponseFormat) -> str | None:
         matched = regex(_readable(wanted.regex, "regex"))
     elif wanted.type == "json_object":
         matched = json_value({"type": "object"}, on_one_line=True)
+    elif not wanted.strict:
+        matched = json_value({}, on_one_line=True)
     else:
         if not isinstance(wanted.schema, Mapping):
             raise ChatError(f"the response schema is {shown(wanted.schema)}, expected a JSON schema")

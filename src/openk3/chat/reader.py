@@ -102,9 +102,10 @@ class IdReader:
                 self._tags.marker(marker)
 
     def finish(self, *, cut: bool) -> None:
-        """Hand on what is held back; a tag that the limit ``cut`` is dropped."""
-        self._tags.text(self._detokenizer.finish())
+        """Hand on what is held back; a tag or a character that the limit ``cut`` is dropped."""
+        rest = self._detokenizer.finish()
         if not cut:
+            self._tags.text(rest)
             self._tags.end_tag()
 
 

@@ -14,6 +14,7 @@ from openk3.cli.table import bytes_text, table
 from openk3.errors import CheckpointError
 from openk3.model.accounting import Accounting, LayerCost, Size, account
 from openk3.model.config import K3Config
+from openk3.model.licence import licence_terms
 from openk3.model.presets import PRESETS, PURPOSES, preset
 from openk3.model.published import load_config
 
@@ -74,6 +75,8 @@ def _text(name: str, origin: str, config: K3Config, cost: Accounting) -> str:
         table(_group_rows(cost)),
         table(_layer_rows(cost)),
     ]
+    if terms := licence_terms(config):
+        parts.append("\n".join(terms))
     return "\n\n".join(parts)
 
 

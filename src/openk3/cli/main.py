@@ -22,6 +22,8 @@ VERBS = {
     "chat": "Talk to a model in this terminal.\n\n"
     "Without a terminal, each line of stdin is a turn. Ctrl-C stops an answer, Ctrl-D leaves, /help lists commands.",
     "generate": "Write one answer, for scripts.\n\nThe answer goes to stdout, the thinking before it to stderr.",
+    "serve": "Answer over HTTP, as the hosted service does.\n\n"
+    "The URL goes to stdout once it answers. SIGTERM or Ctrl-C lets running requests finish, a second one does not.",
     "info": "Show what a model is: parameters, bytes, active parameters, state and cache sizes.",
     "init": "Write a model with random weights in the published layout.",
     "verify": "Check that a checkpoint is whole, well-formed and finite, and computes what it should.",

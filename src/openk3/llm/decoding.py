@@ -44,9 +44,9 @@ class PlainText:
         return [ContentDelta(text)] if text else []
 
     def finish(self, reason: FinishReason) -> list[Delta]:
-        """Give what an unfinished character holds."""
+        """Give what an unfinished character holds, unless the limit cut it."""
         text = self._detokenizer.finish()
-        return [ContentDelta(text)] if text else []
+        return [ContentDelta(text)] if text and reason != "length" else []
 
 
 class AnswerDecoder:

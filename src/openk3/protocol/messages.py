@@ -71,6 +71,7 @@ class Message:
 class ResponseFormat:
     """What the response must be; ``schema`` is the JSON schema itself, without the wrapper of the wire.
 
+    Without ``strict`` the model is shown the schema, but held to no more than JSON.
     ``regex`` (Rust's dialect, without look-around) must match the whole response; ``lark`` is a grammar of it in
     llguidance's dialect of Lark, without special tokens. Each of the three belongs to the type of its name.
     """
@@ -79,6 +80,7 @@ class ResponseFormat:
     schema: Mapping[str, Any] | None = None
     regex: str | None = None
     lark: str | None = None
+    strict: bool = True
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,71 @@
+"""The model as the server's parts see it, and the list of models as clients see it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from openk3.engine.engine import Engine
+from openk3.llm.answer import Answer
+from openk3.llm.llm import LLM
+from openk3.llm.question import Prompt, ask_text
+from openk3.protocol.sampling import SamplingParams
+from openk3.server.endpoint import ServedModel, require_model
+from openk3.server.settings import ServerSettings
+
+_OWNER = "openk3"
+
+
+def served_model(llm: LLM, settings: ServerSettings) -> ServedModel:
+    """Tell endpoints of a model under the names that ``settings`` give it, or what it was loaded as."""
+    return ServedModel(
+        names=settings.names or (llm.about.partition(":")[0],),
+        tokenizer=llm.tokenizer,
+        sampling=llm.sampling,
+        max_tokens=llm.max_tokens,
+        free_sampling=settings.free_sampling,
+        created=int(time.time()),
+    )
+
+
+def models_list(model: ServedModel) -> dict[str, Any]:
+    """Return the body of the list of models: each name is one."""
+    return {"object": "list", "data": [_item(name, model) for name in model.names]}
+
+
+def model_item(name: str, model: ServedModel) -> dict[str, Any]:
+    """Return the body of one model; raise `Fault` (404) if there is none of that name."""
+    return _item(require_model(name, model), model)
+
+
+def _item(name: str, model: ServedModel) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": _OWNER,
+        "context_length": model.max_tokens,
+        "supports_image_in": False,
+        "supports_video_in": False,
+        "supports_reasoning": True,
+    }
+
+
+def engine_of(llm: LLM) -> Engine:
+    """Return the engine behind a model."""
+    return llm._model.engine
+
+
+def why_not_running(llm: LLM) -> str | None:
+    """Say why an engine will answer nothing more; None if it is there to answer."""
+    engine = engine_of(llm)
+    if not engine._thread.is_alive():
+        return "the engine has stopped"
+    return "the engine was closed" if engine._closed else None
+
+
+def continue_text(llm: LLM, prompt: Prompt, params: SamplingParams | None, timeout_s: float, salt: str) -> Answer:
+    """Continue a text as `LLM.stream_text` does, within a time and with a cache of its own."""
+    question = ask_text(llm._model, prompt, params)
+    return llm._submit(replace(question, request=replace(question.request, timeout_s=timeout_s, cache_salt=salt)))
