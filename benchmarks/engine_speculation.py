@@ -30,6 +30,11 @@ REQUESTS, ANSWER = 4, 128
 MID_ANSWER = 48
 MEMORY = 6 << 30
 
+Entry = tuple[str, Speculation, K3ForCausalLM | None]
+# The second plain engine shows how far two equal ones are apart: what is nearer to 1 than it says nothing.
+PLAIN: Entry = ("off", "off", None)
+PLAIN_AGAIN: Entry = ("off_again", "off", None)
+
 
 @dataclass(frozen=True)
 class Contestant:
@@ -43,6 +48,12 @@ class Contestant:
 def repetitive(model: K3ForCausalLM, count: int, answer: int) -> list[Request]:
     """Ask to go on with a phrase that was said eight times."""
     return [Request(prompt_ids=random_ids(model, 12, seed) * 8, params=greedy(answer)) for seed in range(count)]
+
+
+def monotonous(model: K3ForCausalLM, count: int, answer: int) -> list[Request]:
+    """Ask for one token again and again, whatever the model says: every draft is right."""
+    params = SamplingParams(temperature=0.0, logit_bias={100: 1000.0}, max_tokens=answer)
+    return [Request(prompt_ids=random_ids(model, 96, seed), params=params) for seed in range(count)]
 
 
 def adverse(count: int, answer: int) -> list[Request]:
@@ -99,9 +110,7 @@ def figures(contestants: Sequence[Contestant], requests: Sequence[Request], at_o
     return found
 
 
-def engines(
-    stack: ExitStack, model: K3ForCausalLM, entries: Sequence[tuple[str, Speculation, K3ForCausalLM | None]]
-) -> list[Contestant]:
+def engines(stack: ExitStack, model: K3ForCausalLM, entries: Sequence[Entry]) -> list[Contestant]:
     """Start one engine for each name, drafter and draft model."""
     found = []
     for name, speculate, draft_model in entries:
@@ -114,18 +123,19 @@ def measure_nano() -> dict[str, Any]:
     """Measure all drafters on nano, the fitted ones on chats and the others where they gain most and least."""
     model, fitted, unfitted = _fitted()
     with ExitStack() as stack:
-        off, ngram, mtp, draft, wrong = engines(
+        off, again, ngram, mtp, draft, wrong = engines(
             stack,
             model,
             [
-                ("off", "off", None),
+                PLAIN,
+                PLAIN_AGAIN,
                 ("ngram", "ngram", None),
                 ("mtp", "mtp", None),
                 ("draft", "draft", fitted),
                 ("draft_untrained", "draft", unfitted),
             ],
         )
-        useful = (off, ngram, mtp, draft)
+        useful = (off, again, ngram, mtp, draft)
         return {
             **conditions(),
             "chat_greedy": figures(useful, chats(REQUESTS, ANSWER, 0.0)),
@@ -148,14 +158,14 @@ def _fitted() -> tuple[K3ForCausalLM, K3ForCausalLM, K3ForCausalLM]:
 
 
 def measure_mid() -> dict[str, Any]:
-    """Measure n-grams on mid, where a step costs products rather than Python; its random weights repeat themselves."""
+    """Measure n-grams on mid, where a step costs products rather than Python; by itself it repeats nothing."""
     model = model_of("mid")
     with ExitStack() as stack:
-        pair = engines(stack, model, [("off", "off", None), ("ngram", "ngram", None)])
+        three = engines(stack, model, [PLAIN, PLAIN_AGAIN, ("ngram", "ngram", None)])
         return {
             **conditions(),
-            "repetitive": figures(pair, repetitive(model, 2, MID_ANSWER)),
-            "adverse": figures(pair, adverse(2, MID_ANSWER)),
+            "monotonous": figures(three, monotonous(model, 3, MID_ANSWER)),
+            "adverse": figures(three, adverse(3, MID_ANSWER)),
         }
 
 

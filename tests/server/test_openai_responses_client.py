@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,6 @@ from pydantic import BaseModel
 
 from openk3 import LLM
 from openk3.server.app import create_app
-from openk3.server.openai.responses import Responses
 from openk3.server.settings import ServerSettings
 from tests.server.harness import running
 from tests.server.openai.responses_harness import custom, function, grammar
@@ -23,7 +23,7 @@ LIMIT = 400
 
 @pytest.fixture(scope="module")
 def client(llm: LLM) -> Iterator[OpenAI]:
-    app = create_app(llm, ServerSettings(names=("kimi-k3",)), endpoints=[Responses()], counters=[], pages=[])
+    app = create_app(llm, ServerSettings(names=("kimi-k3",)))
     with running(app) as url, OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=60) as connected:
         yield connected
 
@@ -82,6 +82,15 @@ def test_a_custom_tool_is_held_to_its_pattern(client: OpenAI) -> None:
     assert called.type == "custom_tool_call"
     assert 2 <= len(called.input) <= 5
     assert set(called.input) <= set("abc")
+
+
+def test_a_custom_tool_is_held_to_its_grammar(client: OpenAI) -> None:
+    lark = 'start: ("+" | "-") WORD "!"\nWORD: /[a-z]{1,4}/\n'
+    answer = ask(client, tools=[custom(format=grammar("lark", lark))], tool_choice="required")
+
+    called = answer.output[-1]
+    assert called.type == "custom_tool_call"
+    assert re.fullmatch(r"[+-][a-z]{1,4}!", called.input)
 
 
 class Sum(BaseModel):

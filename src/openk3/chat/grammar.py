@@ -16,10 +16,9 @@ from openk3.chat.grammar_text import (
     attribute,
     encodable,
     fault_of,
-    fault_of_grammar,
-    has_special_tokens,
     json_value,
     literal,
+    nested,
     regex,
 )
 from openk3.chat.json_schema_check import check_schema
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 # Calls are numbered exactly up to this; later ones have any number, as each exact one makes the grammar larger.
 _MOST_NUMBERED = 32
 _MOST_TOOLS = 1024
-_MOST_LINES = 2048
 # Time to read alternatives grows with the square of their number: a second for this many characters.
 _MOST_CHARACTERS = 1 << 17
 
@@ -50,11 +48,12 @@ def answer_grammar(
     tool_choice: ToolChoice = "auto",
     only_tool: str | None = None,
     response_format: ResponseFormat | None = None,
+    strict_tools: bool = True,
 ) -> Grammar | None:
     """Write the grammar of an answer that begins in ``channel``; None if nothing restricts it.
 
-    ``tools`` are all that the conversation declares (`declared_tools`); those without ``strict`` false are held to
-    their schema. With ``tool_choice`` required at least one is called, ``only_tool`` if that is given. A constrained
+    ``tools`` are all that the conversation declares (`declared_tools`); those with ``strict`` are held to their schema,
+    and ``strict_tools`` says what a tool without the word is. With ``tool_choice`` required at least one is called, ``only_tool`` if that is given. A constrained
     response may be left empty before a call.
 
     Raises:
@@ -70,7 +69,7 @@ def answer_grammar(
     def write() -> Grammar:
         writer = GrammarWriter(special)
         response = _response(wanted)
-        calls = _calls(writer, tools, only_tool) if tools and tool_choice != "none" else None
+        calls = _calls(ArgumentsWriter(writer, strict_tools), writer, tools, only_tool) if tools and tool_choice != "none" else None
         _write_answer(writer, channel, response, calls, required=tool_choice == "required")
         return Grammar(encodable(writer.text))
 
@@ -104,9 +103,10 @@ def _write_answer(
     writer.define("start", f"{reasoning if channel == 'think' else ''}channels {writer.close('message')} {writer.end}")
 
 
-def _calls(writer: GrammarWriter, tools: Sequence[ToolDeclaration], only_tool: str | None) -> str:
+def _calls(
+    arguments: ArgumentsWriter, writer: GrammarWriter, tools: Sequence[ToolDeclaration], only_tool: str | None
+) -> str:
     """Add the rules of the tools channel; a parameter counts the calls."""
-    arguments = ArgumentsWriter(writer)
     calls = []
     for position, tool in enumerate(tools):
         name, function = _function(tool, position)
@@ -158,7 +158,7 @@ def _response(wanted: ResponseFormat) -> str | None:
     if wanted.type == "text":
         return None
     if wanted.type == "lark":
-        return _nested(_readable(wanted.lark, "lark"))
+        return nested(_readable(wanted.lark, "lark"), "the lark of the response format")
     if wanted.type == "regex":
         matched = regex(_readable(wanted.regex, "regex"))
     elif wanted.type == "json_object":
@@ -197,14 +197,3 @@ def _readable(text: object, what: str) -> str:
             f"the {what} of the response format has {len(text)} characters, expected at most {_MOST_CHARACTERS}"
         )
     return encodable(text)
-
-
-def _nested(lark: str) -> str:
-    """Embed a whole grammar; that it is one was checked, so it does not end the braces around it."""
-    if (num_lines := lark.count("\n")) > _MOST_LINES:
-        raise ChatError(f"the lark of the response format has {num_lines} lines, expected at most {_MOST_LINES}")
-    if has_special_tokens(lark):
-        raise ChatError("the lark of the response format names special tokens, expected text only")
-    if fault := fault_of_grammar(lark):
-        raise ChatError(f"the lark of the response format is no grammar: {fault}")
-    return f"%lark {{\n{lark}\n}}"

@@ -1,7 +1,7 @@
 """The grammar of one tool's arguments: elements in the order of the schema, strings raw, all else JSON.
 
-Unusual: a tool is held to its schema unless it says ``strict`` false, as on the hosted service. Of such a one, and
-where the schema is one that elements in order cannot express, arguments need only be well-formed.
+Unusual: only a strict tool is held to its schema. Of any other, and where the schema is one that elements in order
+cannot express, arguments need only be well-formed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from openk3.chat.grammar_text import ANY_TEXT, GrammarWriter, attribute, fault_of, json_value, literal
+from openk3.chat.grammar_text import ANY_TEXT, GrammarWriter, attribute, fault_of, json_value, literal, nested
 from openk3.chat.json_schema import ANNOTATIONS, ArgumentSchema, Visits
 from openk3.chat.json_schema_check import MOST_PROPERTIES, Schema, check_schema, resolve
 from openk3.chat.tags import escape
@@ -24,10 +24,10 @@ _NO_CONSTRAINTS = {*ANNOTATIONS, "$defs", "definitions", "$id", "$schema"}
 
 
 class ArgumentsWriter:
-    """Write the rules of arguments for the tools of one grammar."""
+    """Write the rules of arguments for the tools of one grammar; ``strict`` is what a tool without the word is."""
 
-    def __init__(self, writer: GrammarWriter) -> None:
-        self._writer = writer
+    def __init__(self, writer: GrammarWriter, strict: bool = True) -> None:
+        self._writer, self._strict = writer, strict
         self._any: str | None = None
         self._visits = Visits()
         self._num_properties = 0
@@ -39,7 +39,8 @@ class ArgumentsWriter:
         Raises:
             ChatError: a strict tool's parameters are no JSON schema of an object.
         """
-        if function.get("strict") is False:
+        said = function.get("strict")
+        if not (self._strict if said is None else said):
             return self._any_arguments()
         parameters = function.get("parameters")
         if parameters is None:
@@ -115,7 +116,9 @@ class ArgumentsWriter:
         return self._enforced[precise]
 
     def _raw_string(self, schema: ArgumentSchema) -> str:
-        """Give one terminal, as several may begin alike."""
+        """Give one terminal, as several may begin alike, or the rule of a grammar, which the others cannot."""
+        if schema.lark is not None:
+            return self._writer.shared("lark", nested(schema.lark, "the x-lark of an argument"))
         raw = schema.raw_string
         return ANY_TEXT if raw == ANY_TEXT else self._writer.shared("VALUE", raw)
 

@@ -28,6 +28,8 @@ ANY_TEXT = r"/(?s:.*)/"
 _JSON_OPTIONS = {"lenient": True, "whitespace_pattern": r"[ \n\r\t]{1,8}"}
 
 _MOST_REMEMBERED = 4096
+# Of a grammar within another: time to read alternatives grows with the square of their number.
+_MOST_LINES = 2048
 
 
 class GrammarWriter:
@@ -122,6 +124,21 @@ def fault_of_grammar(lark: str) -> str | None:
     if not automaton.is_error():
         return None
     return _shortened(automaton.get_error()) if is_refused else "nothing matches it"
+
+
+def nested(lark: str, what: str) -> str:
+    """Give a whole grammar as part of another; that it is one was checked, so it does not end the braces around it.
+
+    Raises:
+        ChatError: ``what``, as it is called there, is no grammar of text, or too long.
+    """
+    if (num_lines := lark.count("\n")) > _MOST_LINES:
+        raise ChatError(f"{what} has {num_lines} lines, expected at most {_MOST_LINES}")
+    if has_special_tokens(lark):
+        raise ChatError(f"{what} names special tokens, expected text only")
+    if fault := fault_of_grammar(lark):
+        raise ChatError(f"{what} is no grammar: {fault}")
+    return f"%lark {{\n{lark}\n}}"
 
 
 def has_special_tokens(lark: str) -> bool:

@@ -62,6 +62,12 @@ class ArgumentSchema:
         raw = self._raw(self._schema, frozenset()) or ANY_TEXT
         return ANY_TEXT if raw == ANY_TEXT or fault_of(f"TEXT\nTEXT: {raw}") else raw
 
+    @property
+    def lark(self) -> str | None:
+        """The grammar that it holds strings to, in its own keyword ``x-lark``; None if there is none."""
+        lark = None if isinstance(self._schema, bool) else self._schema.get("x-lark")
+        return lark if isinstance(lark, str) else None
+
     def json_schema(self, type_: str) -> Mapping[str, Any]:
         """Give a schema, complete in itself, for the values of one type that is not string."""
         if isinstance(self._schema, bool) or not self._schema:

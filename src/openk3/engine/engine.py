@@ -89,6 +89,11 @@ class Engine:
         return self._metrics
 
     @property
+    def is_running(self) -> bool:
+        """Whether requests are answered: until it is closed, or has failed."""
+        return self._thread.is_alive() and not self._closed
+
+    @property
     def max_tokens(self) -> int:
         """Most tokens of one request, prompt and answer."""
         return self._core.max_tokens

@@ -21,6 +21,7 @@ from openk3.llm.question import (
     Messages,
     Prompt,
     Question,
+    TextOptions,
     ask_chat,
     ask_text,
     check_params,
@@ -88,6 +89,11 @@ class LLM:
         return self._model.engine.memory
 
     @property
+    def is_running(self) -> bool:
+        """Whether requests are answered: until it is closed, or the engine has failed."""
+        return self._model.engine.is_running
+
+    @property
     def metrics(self) -> EngineMetrics:
         """What the engine has done and holds."""
         return self._model.engine.metrics
@@ -150,9 +156,11 @@ class LLM:
         answers = self._submit_all([ask_text(self._model, prompt, params) for prompt in several])
         return [TextAnswer.of(answer) for answer in _finish(answers)]
 
-    def stream_text(self, prompt: Prompt, params: SamplingParams | None = None) -> Answer:
+    def stream_text(
+        self, prompt: Prompt, params: SamplingParams | None = None, **options: Unpack[TextOptions]
+    ) -> Answer:
         """Continue a text, errors as for `generate`; iterate over the answer, all of which is content."""
-        return self._submit(ask_text(self._model, prompt, params))
+        return self._submit(ask_text(self._model, prompt, params, **options))
 
     def stream_text_many(self, prompt: Prompt, params: SamplingParams | None = None, *, n: int) -> list[Answer]:
         """Continue a text ``n`` times at once, each with its own seed; errors as for `generate`."""

@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypedDict, TypeGuard, cast
+from typing import Any, TypedDict, TypeGuard, Unpack, cast
 
 from openk3.chat.grammar import answer_grammar, declared_tools
 from openk3.chat.parse import StreamParser, collect, count_calls
@@ -34,9 +34,10 @@ class ChatOptions(TypedDict, total=False):
     """How a conversation is answered; everything may be left out.
 
     ``params``: how tokens are chosen (the model's own settings). ``tools``: what may be called; ``tool_choice`` says
-    whether it must (auto), ``only_tool`` which. ``response_format``: what the response is held to. ``thinking`` (True)
-    and ``effort`` (max): whether and how long to think. ``timeout_s``: after so many seconds it is an error.
-    ``priority`` (interactive): batch lets others go first. ``cache_salt``: only equal ones share cached prefixes.
+    whether it must (auto), ``only_tool`` which; ``strict_tools`` (True) whether arguments are held to the schema of a
+    tool that does not say. ``response_format``: what the response is held to. ``thinking`` (True) and ``effort`` (max):
+    whether and how long to think. ``timeout_s``: after so many seconds it is an error. ``priority`` (interactive):
+    batch lets others go first. ``cache_salt``: only equal ones share cached prefixes.
     """
 
     params: SamplingParams | None
@@ -44,8 +45,17 @@ class ChatOptions(TypedDict, total=False):
     tool_choice: ToolChoice
     only_tool: str | None
     response_format: ResponseFormat | None
+    strict_tools: bool
     thinking: bool
     effort: Effort
+    timeout_s: float | None
+    priority: Priority
+    cache_salt: str
+
+
+class TextOptions(TypedDict, total=False):
+    """How a text is continued: those of the `ChatOptions` that need no chat."""
+
     timeout_s: float | None
     priority: Priority
     cache_salt: str
@@ -70,6 +80,7 @@ class _Chat:
     tool_choice: ToolChoice = "auto"
     only_tool: str | None = None
     response_format: ResponseFormat | None = None
+    strict_tools: bool = True
     thinking: bool = True
     effort: Effort = "max"
     timeout_s: float | None = None
@@ -113,6 +124,7 @@ def ask_chat(model: LoadedModel, messages: Messages, options: ChatOptions) -> Qu
         tool_choice=chat.tool_choice,
         only_tool=chat.only_tool,
         response_format=chat.response_format,
+        strict_tools=chat.strict_tools,
     )
     parser = StreamParser(
         model.tokenizer,
@@ -132,7 +144,9 @@ def ask_chat(model: LoadedModel, messages: Messages, options: ChatOptions) -> Qu
     return Question(request, AnswerDecoder(parser, chat.params.stop), prompt.num_prompt_tokens)
 
 
-def ask_text(model: LoadedModel, prompt: Prompt, params: SamplingParams | None) -> Question:
+def ask_text(
+    model: LoadedModel, prompt: Prompt, params: SamplingParams | None, **options: Unpack[TextOptions]
+) -> Question:
     """Prepare to continue ``prompt`` as it stands, up to the end of a training text or a message.
 
     Raises:
@@ -144,7 +158,7 @@ def ask_text(model: LoadedModel, prompt: Prompt, params: SamplingParams | None) 
     params = check_params(params, model.generation.sampling)
     params = replace(params, stop_token_ids=(*params.stop_token_ids, model.tokenizer.special.eos))
     ends = model.engine.stop_token_ids.union(params.stop_token_ids)
-    request = Request(prompt_ids=tuple(ids), params=params)
+    request = Request(prompt_ids=tuple(ids), params=params, **options)
     decoder = AnswerDecoder(PlainText(model.tokenizer, ends), params.stop)
     return Question(request, decoder, len(request.prompt_ids))
 
@@ -191,8 +205,9 @@ def _check_options(given: Mapping[str, Any]) -> None:
                 f"{name} is not an option of a chat, expected {', '.join(known)}",
                 hint=f"did you mean {near[0]}?" if near else None,
             )
-    if not isinstance(given.get("thinking", True), bool):
-        raise ConfigError(f"thinking is {shown(given['thinking'])}, expected true or false")
+    for name in ("thinking", "strict_tools"):
+        if not isinstance(given.get(name, True), bool):
+            raise ConfigError(f"{name} is {shown(given[name])}, expected true or false")
 
 
 def _replayed(tokenizer: Tokenizer, prompt: RenderedPrompt, tools_declared: bool, generated: tuple[int, ...]) -> int:

@@ -28,7 +28,6 @@ from openk3.server.endpoint import Asked, Counter, Endpoint, ServedModel, requir
 from openk3.server.faults import Fault, fault_of
 from openk3.server.limits import Limits
 from openk3.server.metrics import ServerMetrics
-from openk3.server.models import continue_text
 from openk3.server.reply import Reply
 from openk3.server.settings import ServerSettings
 from openk3.server.usage import UsageLedger
@@ -153,7 +152,7 @@ class AnswerRoute(_Route):
     def _submit(self, asked: Asked, salt: str) -> Answer:
         llm, timeout_s = self._service.llm, self._service.settings.timeout_s
         if asked.prompt is not None:
-            return continue_text(llm, asked.prompt, asked.params, timeout_s, salt)
+            return llm.stream_text(asked.prompt, asked.params, timeout_s=timeout_s, cache_salt=salt)
         options: ChatOptions = {**asked.options, "timeout_s": timeout_s, "cache_salt": salt}
         return llm.stream(asked.messages, **options)
 

@@ -65,6 +65,8 @@ def fault_of(error: BaseException) -> Fault:
         return Fault(error.message, status=500, kind="unexpected_output", hint=error.hint)
     if isinstance(error, EngineError):
         return Fault(error.message, status=503, kind="server_unavailable", hint=error.hint)
-    if isinstance(error, ChatError | ConfigError | CapacityError):
+    if isinstance(error, CapacityError):
+        return Fault(error.message, code="context_length_exceeded", hint=error.hint)
+    if isinstance(error, ChatError | ConfigError):
         return Fault(error.message, hint=error.hint)
     return Fault("the server could not answer this request", status=500, kind="server_error")

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
-from openk3.engine.engine import Engine
-from openk3.llm.answer import Answer
 from openk3.llm.llm import LLM
-from openk3.llm.question import Prompt, ask_text
-from openk3.protocol.sampling import SamplingParams
 from openk3.server.endpoint import ServedModel, require_model
 from openk3.server.settings import ServerSettings
 
@@ -52,20 +47,6 @@ def _item(name: str, model: ServedModel) -> dict[str, Any]:
     }
 
 
-def engine_of(llm: LLM) -> Engine:
-    """Return the engine behind a model."""
-    return llm._model.engine
-
-
 def why_not_running(llm: LLM) -> str | None:
-    """Say why an engine will answer nothing more; None if it is there to answer."""
-    engine = engine_of(llm)
-    if not engine._thread.is_alive():
-        return "the engine has stopped"
-    return "the engine was closed" if engine._closed else None
-
-
-def continue_text(llm: LLM, prompt: Prompt, params: SamplingParams | None, timeout_s: float, salt: str) -> Answer:
-    """Continue a text as `LLM.stream_text` does, within a time and with a cache of its own."""
-    question = ask_text(llm._model, prompt, params)
-    return llm._submit(replace(question, request=replace(question.request, timeout_s=timeout_s, cache_salt=salt)))
+    """Say why nothing more will be answered; None if it will be."""
+    return None if llm.is_running else "the engine has stopped"

@@ -202,6 +202,12 @@ def test_arguments_that_no_client_could_be_sent_stay_text(text: str) -> None:
     json.dumps(blocks, allow_nan=False, ensure_ascii=False).encode()
 
 
+def test_a_call_that_begins_ends_the_one_before() -> None:
+    finished = _Finished((ToolCallStart(0, "f_0", "f"), ToolCallStart(1, "g_1", "g"), ToolArgumentsDelta(1, '{"a":1}')))
+    blocks = message_body("msg_1", "kimi-k3", cast(Answer, finished))
+    assert [(block["name"], block["input"]) for block in blocks["content"]] == [("f", {}), ("g", {"a": 1})]
+
+
 def test_an_error_on_the_way_is_the_last_event() -> None:
     stream = MessageEvents("msg_1", "kimi-k3")
     list(stream.push(Piece((), (ReasoningDelta("Hm."),)), Usage(1, 1)))

@@ -80,6 +80,17 @@ def test_blocks_of_the_assistant_become_one_message(model: ServedModel) -> None:
     assert message == Message(role="assistant", content="Looking.", reasoning="Hm.", tool_calls=(call,))
 
 
+def test_several_thoughts_are_one_in_paragraphs(model: ServedModel) -> None:
+    thoughts = [{"type": "thinking", "thinking": thought, "signature": "x"} for thought in ("Hm.", "Ah.")]
+    messages = read(model, messages=[USER, said(*thoughts, text("4"), role="assistant"), USER]).messages
+    assert messages[1].reasoning == "Hm.\n\nAh."
+
+
+@pytest.mark.parametrize("content", ["", []])
+def test_an_empty_message_of_the_user_stays_one(model: ServedModel, content: Any) -> None:
+    assert read(model, messages=[{"role": "user", "content": content}]).messages == (Message(role="user", content=""),)
+
+
 def test_neighbouring_messages_of_the_assistant_become_one(model: ServedModel) -> None:
     second = said({"type": "tool_use", "id": "f_1", "name": "f", "input": {}}, role="assistant")
     messages = read(model, messages=[USER, CALLING, second, said(result(), result("f_1"))]).messages
@@ -116,7 +127,7 @@ def test_a_last_message_of_the_assistant_is_continued(model: ServedModel) -> Non
 
 def test_tools(model: ServedModel) -> None:
     tools = [TOOL, {"type": "custom", "name": "g", "input_schema": {"type": "object"}, "strict": True}]
-    first = {"name": "f", "description": "Does it", "parameters": {"type": "object"}, "strict": False}
+    first = {"name": "f", "description": "Does it", "parameters": {"type": "object"}}
     second = {"name": "g", "parameters": {"type": "object"}, "strict": True}
     declared = ({"type": "function", "function": first}, {"type": "function", "function": second})
     assert read(model, tools=tools).options["tools"] == declared

@@ -72,6 +72,7 @@ NAMESPACE = {"type": "namespace", "name": "crm", "description": "d", "tools": [f
         ({"tools": [custom(format={"type": "grammar"})]}, "tools[0].format.syntax", "lark or regex"),
         ({"tools": [custom(format=grammar("bnf", "x"))]}, "tools[0].format.syntax", "lark or regex"),
         ({"tools": [custom(format=grammar("regex", "(x"))]}, "tools[0].format.definition", "can be enforced"),
+        ({"tools": [custom(format=grammar("regex", "\ud800"))]}, "tools[0].format.definition", "whole characters"),
         ({"tools": [custom(format=grammar("regex", ""))]}, "tools[0].format.definition", "1 to"),
         ({"tool_choice": "required"}, "tool_choice", "where no tool is declared"),
         ({"tool_choice": "maybe"}, "tool_choice", "auto, none or required"),

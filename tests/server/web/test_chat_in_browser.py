@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -12,40 +12,22 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from openk3.server.app import create_app
 from openk3.server.openai.chat import ChatCompletions
 from openk3.server.web.page import routes
-from tests.server.web.fake import WAIT_S, Cut, Fake, Gate, Script, answer, calls, ends, says, serving, thinks
+from tests.server.web.fake import WAIT_S, Cut, Script, answer, calls, ends, says, serving, thinks
+from tests.server.web.steps import ask, done, gated, last
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Page
 
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
-
-
-def ask(page: Page, text: str = "Hello") -> None:
-    page.get_by_label("Your message").fill(text)
-    page.get_by_label("Your message").press("Enter")
-
-
-def done(page: Page) -> None:
-    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
-
-
-def last(page: Page, part: str = ".text") -> Locator:
-    return page.locator(".answer").last.locator(part)
 
 
 def declare(page: Page, tools: str) -> None:
     page.get_by_role("button", name="Settings").click()
     page.get_by_label("Tools, a JSON list").fill(tools)
     page.get_by_role("button", name="Close").click()
-
-
-def gated(fake: Fake, *before: dict[str, Any], after: str = " there.") -> Gate:
-    gate = Gate()
-    fake.scripts.append([*(before or [says("Hello")]), gate, says(after), ends()])
-    return gate
 
 
 def test_an_answer_is_shown_as_it_comes(page, fake):
@@ -150,16 +132,6 @@ def test_a_reload_while_an_answer_comes_interrupts_it(page, fake):
     expect(page.locator(".answer")).to_have_count(2)
 
 
-def test_other_things_in_the_storage_do_no_harm(page, fake):
-    kept = {"conversation": {"ids": ["a", "b", 3]}, "message.a": {"role": "assistant"}, "settings": [], "message.b": 1}
-    for name, value in kept.items():
-        page.evaluate("([name, value]) => localStorage.setItem(name, value)", [f"openk3.{name}", json.dumps(value)])
-    page.evaluate("localStorage.setItem('openk3.message.3', '{')")
-    page.reload()
-    ask(page)
-    expect(last(page)).to_have_text("Yes.")
-
-
 def test_thinking_is_folded_and_says_how_long_it_took(page, fake):
     gate = gated(fake, thinks("Let me "), thinks("see."))
     ask(page)
@@ -241,7 +213,10 @@ def test_tools_that_are_none_are_not_sent(page, fake):
 @pytest.mark.parametrize(
     ("script", "text"),
     [
-        (JSONResponse({"error": {"message": "too many <b>"}}, 429, {"Retry-After": "7"}), "Too many <b>. Try again in 7 s."),
+        (
+            JSONResponse({"error": {"message": "too many <b>"}}, 429, {"Retry-After": "7"}),
+            "Too many <b>. Try again in 7 s.",
+        ),
         (HTMLResponse("<h1>gateway</h1>", 504), "The server answered 504 Gateway Timeout."),
         (Response("{}", media_type="application/json"), "The server's answer is not a stream of events."),
         ([says("Half"), {"error": {"message": "the server is stopping"}}], "The server is stopping."),
@@ -321,26 +296,6 @@ def test_a_new_chat_begins_empty_and_the_old_one_can_be_brought_back(page, fake)
     page.reload()
     expect(page.locator(".bubble")).to_have_text(["New"])
     assert fake.asked[1]["messages"] == [{"role": "user", "content": "New"}]
-
-
-def test_what_it_cost_and_how_fast_it_was(page, fake):
-    gate = gated(fake, {**says("Hello"), "usage": {"completion_tokens": 5}})
-    ask(page)
-    expect(last(page, ".stats")).to_contain_text("5 output")
-    page.wait_for_timeout(150)
-    gate.open()
-    done(page)
-    stats = last(page, ".stats")
-    expect(stats).to_contain_text("1,036 prompt tokens (24 cached)17 output (3 reasoning)")
-    expect(stats).to_contain_text(re.compile(r"\d+\.\d tokens/s.*first token \d+\.\d\d s"))
-
-
-def test_what_has_been_used_in_all(page, fake):
-    expect(page.locator("#usage")).to_be_hidden()
-    account = {"requests": 2, "prompt_tokens": 1500, "cached_tokens": 500, "completion_tokens": 7, "cost": 0.5}
-    fake.usage = {"data": [account, {**account, "key": "other"}, None]}
-    ask(page)
-    expect(page.locator("#usage")).to_contain_text("4 requests, 3,000 tokens in (1,000 cached), 14 out; $1.0000")
 
 
 def test_a_conversation_with_the_bundled_model(page, problems, llm):

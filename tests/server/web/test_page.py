@@ -57,7 +57,9 @@ def test_nothing_is_inline_and_nothing_comes_from_elsewhere(path):
 @pytest.mark.parametrize("path", SCRIPTS)
 def test_no_script_can_turn_text_into_markup(path):
     text = CLIENT.get(path).text
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|eval\(", text)
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|eval\(", text
+    )
 
 
 @pytest.mark.parametrize("path", ["/web/", "/web/none.js", "/web/../page.py", "/web/%2e%2e/page.py", "/web/index.html"])

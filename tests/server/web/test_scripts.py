@@ -125,7 +125,9 @@ def test_finished_blocks_are_not_made_again(run):
     assert same == 50
 
 
-@pytest.mark.parametrize("part", ["**a ", "`a``b", "- ", "  - a\n      - b\n", "> ", "``` \n", "# a" + " " * 50_000 + "#b"])
+@pytest.mark.parametrize(
+    "part", ["**a ", "`a``b", "- ", "  - a\n      - b\n", "> ", "``` \n", "# a" + " " * 50_000 + "#b"]
+)
 def test_repetitive_text_takes_no_quadratic_time(run, part):
     text = part * max(1, 100_000 // len(part))
     assert run("markdown", "({blocksOf}, text) => blocksOf(text).length", text) > 0
@@ -144,7 +146,19 @@ EVENTS = """async ({eventData}, [bytes, size]) => {
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_events_are_the_same_however_bytes_are_cut(run, newline):
-    lines = [": a comment", "", 'data: {"a": "é 漢 🙂"}', "", "event: x", "data:one", "data: two", "", "data: [DONE]", "", ""]
+    lines = [
+        ": a comment",
+        "",
+        'data: {"a": "é 漢 🙂"}',
+        "",
+        "event: x",
+        "data:one",
+        "data: two",
+        "",
+        "data: [DONE]",
+        "",
+        "",
+    ]
     sent = list((newline.join(lines) + (":" if newline == "\r" else "")).encode())
     for size in (1, 2, 3, 7, len(sent)):
         assert run("stream", EVENTS, [sent, size]) == ['{"a": "é 漢 🙂"}', "one\ntwo", "[DONE]"]
@@ -164,7 +178,11 @@ def test_calls_that_come_in_parts_are_put_together(run):
     frames = [{"choices": [{"delta": delta}]} for delta in deltas]
     calls = run(
         "answer",
-        "({newAnswer, addFrame}, frames) => {const a = newAnswer('m'); frames.forEach(f => addFrame(a, f)); return a.calls}",
+        """({newAnswer, addFrame}, frames) => {
+          const answer = newAnswer("nano");
+          frames.forEach(frame => addFrame(answer, frame));
+          return answer.calls;
+        }""",
         frames,
     )
     assert calls == [

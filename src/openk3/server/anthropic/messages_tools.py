@@ -34,7 +34,7 @@ def read_tools(body: Fields) -> ChatOptions:
         if name in tools:
             raise tool.require("name", "a name").fault("a name that no other tool has")
         tools[name] = _declaration(name, tool)
-    options = ChatOptions(tools=tuple(tools.values()))
+    options = ChatOptions(tools=tuple(tools.values()), strict_tools=False)
     return options | _choice(body, tuple(tools))
 
 
@@ -49,14 +49,16 @@ def _name(tool: Fields) -> str:
 
 
 def _declaration(name: str, tool: Fields) -> ToolDeclaration:
-    """Declare a tool, always with ``strict``: what is left out means false to Anthropic's clients and true to K3."""
+    """Declare a tool; one that leaves ``strict`` out is not (`ChatOptions.strict_tools`)."""
     given = tool.require("input_schema", "a JSON schema")
     schema, strict = given.fields("a JSON schema, an object").values, tool.flag("strict") is True
     try:
         check_parameters(schema, strict=strict, where=given.path)
     except ChatError as error:
         raise fault_of(error) from None
-    function: dict[str, Any] = {"name": name, "parameters": schema, "strict": strict}
+    function: dict[str, Any] = {"name": name, "parameters": schema}
+    if (said := tool.flag("strict")) is not None:
+        function["strict"] = said
     if description := tool.text("description"):
         function["description"] = description
     return {"type": "function", "function": function}

@@ -9,7 +9,9 @@ import json
 import re
 from typing import Any
 
-from openk3.chat.grammar_text import fault_of, regex
+from openk3.chat.grammar_text import fault_of, nested, regex
+from openk3.errors import ChatError
+from openk3.server.faults import Fault
 from openk3.server.values import Fields, Value
 
 _ARGUMENT = "input"
@@ -48,9 +50,22 @@ def _format(wanted: Fields | None) -> dict[str, Any]:
     definition = wanted.require("definition", "the text of the grammar")
     if not 1 <= len(definition.text()) <= _MOST_CHARACTERS:
         raise definition.fault(f"1 to {_MOST_CHARACTERS:,} characters")
-    if syntax.choice(("lark", "regex")) == "lark":
-        raise syntax.fault("regex: this server cannot hold a call to a grammar", hint='write {"type": "text"}')
-    return _pattern(definition)
+    if not _is_unicode(definition.value):
+        raise definition.fault("whole characters, no halves of surrogate pairs")
+    return _lark(definition) if syntax.choice(("lark", "regex")) == "lark" else _pattern(definition)
+
+
+def _is_unicode(text: str) -> bool:
+    """Tell whether a text holds no half of a surrogate pair, which no grammar can."""
+    return text.encode(errors="replace").decode() == text
+
+
+def _lark(definition: Value) -> dict[str, Any]:
+    try:
+        nested(definition.value, definition.path)
+    except ChatError as error:
+        raise Fault(error.message, param=definition.path, hint=error.hint) from None
+    return {"x-lark": definition.value}
 
 
 def _pattern(definition: Value) -> dict[str, Any]:

@@ -18,6 +18,7 @@ export class EndKeeper {
   goToEnd() {
     this.#isAtEnd = this.button.hidden = true;
     this.scroller.scrollTop = this.scroller.scrollHeight;
+    this.#lastTop = this.scroller.scrollTop;
   }
 
   // Only the reader scrolls up: text that comes can make the page longer, but never moves it back.
