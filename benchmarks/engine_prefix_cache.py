@@ -17,7 +17,8 @@ from openk3.engine.engine import Engine
 from openk3.model.model import K3ForCausalLM
 from openk3.protocol.request import Request
 
-SYSTEM, QUESTION, ANSWER = 1024, 64, 16
+# No multiples of 16, so that what checkpoints at whole chunks lose is seen.
+SYSTEM, QUESTION, ANSWER = 1001, 61, 17
 AT_ONCE = 4
 ROUNDS = {"nano": 4, "mid": 2}
 TURNS = {"nano": 12, "mid": 5}
@@ -58,12 +59,22 @@ def growing(model: K3ForCausalLM, cold: Engine, warm: Engine, turns: int) -> Tim
     return timings
 
 
+def shared_tokens(timings: Timings) -> int:
+    """Return the tokens that all but the first request have in common with it."""
+    return SYSTEM * (sum(len(warm.stats) for _, warm in timings) - 1)
+
+
+def grown_tokens(timings: Timings) -> int:
+    """Return the tokens of all prompts that stood in the turn before, in its prompt or its answer."""
+    return sum(warm.stats[0].prompt_tokens + warm.stats[0].completion_tokens for _, warm in timings[:-1])
+
+
 def _all_tokens(num_prompt: int, generated: tuple[int, ...]) -> int:
     return num_prompt + len(generated)
 
 
-def figures(timings: Timings) -> dict[str, Any]:
-    """Compare a trace without and with the cache."""
+def figures(timings: Timings, repeated: int) -> dict[str, Any]:
+    """Compare a trace without and with the cache; ``repeated`` tokens of its prompts were in requests before."""
     cold, warm = joined([one for one, _ in timings]), joined([other for _, other in timings])
     prompt = sum(stats.prompt_tokens for stats in warm.stats)
     cached = sum(stats.cached_tokens for stats in warm.stats)
@@ -72,7 +83,9 @@ def figures(timings: Timings) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "tokens_from_cache": cached,
         "share_from_cache": round(cached / prompt, 3),
-        "tokens_lost_to_granularity": sum(stats.matched_tokens for stats in warm.stats) - cached,
+        "tokens_repeated": repeated,
+        "tokens_lost_to_granularity": repeated - cached,
+        "of_them_in_whole_units": sum(stats.matched_tokens for stats in warm.stats) - cached,
         "seconds_without": round(cold.seconds, 2),
         "seconds_with": round(warm.seconds, 2),
         "speed_up": round(cold.seconds / warm.seconds, 2),
@@ -87,6 +100,7 @@ def measure(name: str) -> dict[str, Any]:
     """Measure both traces on one model."""
     model = model_of(name)
     result: dict[str, Any] = {**conditions()}
+    repeated = {"shared_beginning": shared_tokens, "growing_conversation": grown_tokens}
     for trace, run, count in (
         ("shared_beginning", shared, ROUNDS[name]),
         ("growing_conversation", growing, TURNS[name]),
@@ -95,7 +109,8 @@ def measure(name: str) -> dict[str, Any]:
             running(model, EngineConfig(prefix_cache=False, memory_bytes=MEMORY)) as cold,
             running(model, EngineConfig(memory_bytes=MEMORY)) as warm,
         ):
-            result[trace] = figures(run(model, cold, warm, count))
+            timings = run(model, cold, warm, count)
+            result[trace] = figures(timings, repeated[trace](timings))
             cache = warm.metrics.cache
             result[trace]["checkpoints"] = cache.checkpoints
             result[trace]["checkpoint_megabytes"] = round(cache.checkpoint_bytes / 1e6, 2)

@@ -26,7 +26,7 @@ from openk3.protocol.request import Request
 from openk3.protocol.sampling import SamplingParams
 
 FITTED_TEXTS, FIT_SECONDS = 300, 60.0
-REQUESTS, ANSWER = 4, 128
+REQUESTS, ANSWER = 6, 96
 MID_ANSWER = 48
 MEMORY = 6 << 30
 
@@ -140,7 +140,7 @@ def measure_nano() -> dict[str, Any]:
             **conditions(),
             "chat_greedy": figures(useful, chats(REQUESTS, ANSWER, 0.0)),
             "chat_sampled": figures(useful, chats(REQUESTS, ANSWER, 1.0)),
-            "chat_greedy_4_at_once": figures(useful, chats(4, ANSWER, 0.0), 4),
+            "chat_greedy_4_at_once": figures(useful, chats(2 * REQUESTS, ANSWER, 0.0), 4),
             "repetitive": figures(useful, repetitive(model, REQUESTS, ANSWER)),
             "adverse": figures((*useful, wrong), adverse(REQUESTS, ANSWER)),
         }

@@ -1,7 +1,7 @@
 """Drafts from the model's own multi-token-prediction layers.
 
-Unusual: the layers read each token as soon as the model has computed it, since the next token is known by then, so the
-first guess costs only the head. Of a text that began from a checkpoint they know only what came after it.
+Unusual: what the model has computed waits until a guess is wanted, and is then read in one pass, so that a text whose
+drafts are not worth making costs hardly anything. Of a text that began from a checkpoint they know what came after it.
 
 Legend: d hidden size, w width of a latent, n layers.
 """
@@ -9,7 +9,7 @@ Legend: d hidden size, w width of a latent, n layers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from openk3.ops.packed import PackedSequences
 
 # Rows by which a text's latents grow: no spare ones that grow with the text, as doubling has.
 _BLOCK = 128
+# Rows of a text that may wait to be read.
+_MOST_UNREAD = 64
 
 
 class MTPDrafter:
@@ -43,8 +45,9 @@ class MTPDrafter:
         self.max_depth = max_depth
         num_layers, itemsize = len(config.mtp_layers), model.dtype.itemsize
         self.bytes_per_token = num_layers * config.mla.cache_width * itemsize
-        waiting = num_layers * config.hidden_size * itemsize
-        self.bytes_per_sequence = (_BLOCK + max_depth) * self.bytes_per_token + (1 + max_depth) * waiting
+        row = config.hidden_size * itemsize
+        waiting = (_MOST_UNREAD + (1 + max_depth) * num_layers) * row
+        self.bytes_per_sequence = (_BLOCK + max_depth) * self.bytes_per_token + waiting
         self._model = model
         self._layers = [layer for layer in model.model.layers if isinstance(layer, MTPLayer)]
         self._texts: dict[EngineSequence, _Text] = {}
@@ -53,11 +56,13 @@ class MTPDrafter:
     def propose(self, sequences: Sequence[EngineSequence], depths: Sequence[int]) -> list[list[int]]:
         """Return for each sequence its depth of guesses, none if its last computed token was not seen."""
         guesses: list[list[int]] = [[] for _ in sequences]
-        drafts = [
-            _Draft(sequence, text, min(depth, self.max_depth), text.waiting[0][-1:], guess)
+        wanted = [
+            (sequence, text, min(depth, self.max_depth), guess)
             for sequence, depth, guess in zip(sequences, depths, guesses, strict=True)
             if depth > 0 and (text := self._texts.get(sequence)) and text.end == sequence.position
         ]
+        self._catch_up([(sequence, text) for sequence, text, _, _ in wanted])
+        drafts = [_Draft(sequence, text, depth, text.waiting[0][-1:], guess) for sequence, text, depth, guess in wanted]
         marks = [[rows.num_rows for rows in draft.text.latents] for draft in drafts]
         for step in range(self.max_depth):
             drafts_left = [draft for draft in drafts if len(draft.guesses) < draft.depth]
@@ -70,12 +75,24 @@ class MTPDrafter:
 
     @torch.inference_mode()
     def computed(self, rows: Sequence[ComputedRow]) -> None:
-        """Feed the layers, as far as the tokens that they need are known."""
-        reading = [(row.sequence, self._text(row), row.mix) for row in rows if row.mix.shape[0] and _is_known(row)]
+        """Let what was computed wait; feed the layers where that is much."""
+        reading = []
+        for row in rows:
+            if row.mix.shape[0] and _is_known(row):
+                text = self._text(row)
+                is_much = text.num_unread + row.mix.shape[0] > _MOST_UNREAD
+                text.unread.append(row.mix if is_much else row.mix.clone())  # without the rest of the step
+                if is_much:
+                    reading.append((row.sequence, text))
+        self._catch_up(reading)
+
+    def _catch_up(self, reading: Sequence[tuple[EngineSequence, _Text]]) -> None:
+        """Feed the layers what waits, as far as the tokens that they need are known."""
+        reading = [(sequence, text) for sequence, text in reading if text.unread]
         for number in range(len(self._layers)):
             fed = []
-            for sequence, text, mix in reading:
-                inputs = mix if number == 0 else text.waiting[number - 1]
+            for sequence, text in reading:
+                inputs = text.take_unread() if number == 0 else text.waiting[number - 1]
                 first = text.first + text.latents[number].num_rows + number + 1
                 following = sequence.tokens[first : first + inputs.shape[0]]
                 if following:
@@ -183,17 +200,30 @@ class _Rows:
 class _Text:
     """What the layers know of a sequence from token ``first`` on.
 
-    ``waiting`` [m, d] holds each layer's results that the next layer has not read; the last layer's latest one stays.
+    ``unread`` [m, d] are the model's results that wait for the first layer, ``waiting`` [m, d] each layer's results
+    that the next layer has not read; the last layer's latest one stays.
     """
 
     first: int
     latents: list[_Rows]
     waiting: list[Tensor]
+    unread: list[Tensor] = field(default_factory=list)
+
+    @property
+    def num_unread(self) -> int:
+        """Rows that wait for the first layer."""
+        return sum(rows.shape[0] for rows in self.unread)
 
     @property
     def end(self) -> int:
-        """The first token that was not read."""
-        return self.first + self.latents[0].num_rows
+        """The first token of which nothing is known."""
+        return self.first + self.latents[0].num_rows + self.num_unread
+
+    def take_unread(self) -> Tensor:
+        """Give the rows [m, d] that wait for the first layer, which has to read them now."""
+        rows = torch.cat(self.unread)
+        self.unread.clear()
+        return rows
 
     def truncate(self, num_rows: Sequence[int]) -> None:
         """Forget what was drafted."""

@@ -9,6 +9,7 @@ import { getJson, postForFrames } from "./stream.js";
 
 const KEEP_EVERY_MS = 500;
 const TICK_MS = 500;
+const COUNTED_AFTER_MS = 300; // the server counts an answer when it has noticed its end
 
 const at = (id) => document.getElementById(id);
 const views = new Map(); // of answers, by id
@@ -135,7 +136,7 @@ async function answer() {
   announce("The model answers.");
   await receive(run, sent, tools, error && `The tools in the settings can't be used. ${error}`);
   if (running === run) finish(run); // else a new chat has begun
-  loadUsage();
+  setTimeout(loadUsage, COUNTED_AFTER_MS);
 }
 
 async function receive(run, sent, tools, problem) {
@@ -218,9 +219,10 @@ async function loadModels() {
 async function loadUsage() {
   const { data } = await getJson("v1/usage", store.readForTab("key")).catch(() => ({}));
   const sum = (name) => (Array.isArray(data) ? data : []).reduce((total, item) => total + (Number(item?.[name]) || 0), 0);
-  at("usage").hidden = !sum("requests");
+  const requests = sum("requests");
+  at("usage").hidden = !requests;
   const tokens = `${count(sum("prompt_tokens"))} tokens in (${count(sum("cached_tokens"))} cached), ${count(sum("completion_tokens"))} out`;
-  at("usage").textContent = `So far ${count(sum("requests"))} requests, ${tokens}; $${sum("cost").toFixed(4)} at the prices of hosted Kimi K3`;
+  at("usage").textContent = `So far ${count(requests)} request${requests === 1 ? "" : "s"}, ${tokens}; $${sum("cost").toFixed(4)} at the prices of hosted Kimi K3`;
 }
 
 function wantKey(forAnswer) {
