@@ -329,3 +329,28 @@ def test_keywords_outside_the_dialect_are_named_with_their_path(
     schema["properties"]["inner"][outside[0]] = outside[1]
     assert f"unsupported keywords: {outside[0]}" in str(refusal(schema, "ultra"))
     assert str(refusal(schema, "ultra")).startswith("properties.inner: ")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"allOf": 5},
+        {"allOf": [5]},
+        {"allOf": [None]},
+        {"oneOf": {"a": 1}},
+        {"oneOf": [[]]},
+        {"allOf": [{"type": 5}]},
+        {"allOf": [{"type": [{}]}]},
+        {"allOf": [{"enum": 5}]},
+    ],
+)
+def test_keywords_outside_the_dialect_are_looked_into_only_if_they_make_sense(more: dict[str, Any]) -> None:
+    with pytest.raises(ChatError, match="it"):
+        check_parameters({"type": "object", **more}, strict=True, where="it")
+
+
+def test_references_that_double_at_every_step_are_not_followed_to_the_end() -> None:
+    definitions: dict[str, Any] = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    schema = {"$ref": "#/$defs/d0", "$defs": {**definitions, "d40": {"type": "object"}}}
+    with pytest.raises(ChatError, match="more than 1,000 ways"):
+        check_parameters(schema, strict=True, where="it")

@@ -67,7 +67,9 @@ def test_an_empty_prompt_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [[1, 2], range(1, 3), np.array([1, 2], dtype=np.uint16), iter((1, 2)), (np.int8(1), 2)], ids=repr
+    "given",
+    [[1, 2], range(1, 3), np.array([1, 2], dtype=np.uint16), iter((1, 2)), (np.int8(1), 2)],
+    ids=["list", "range", "array", "iterator", "mixed"],
 )
 def test_ids_of_any_kind_become_a_tuple(given: Any) -> None:
     others: dict[str, Any] = {"timeout_s": np.float32(2), "media": [MediaSpan(np.array([1])[0], 1, b"x")]}

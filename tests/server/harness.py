@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,6 +20,7 @@ from openk3.server.app import create_app
 from openk3.server.endpoint import Asked, Event, ServedModel
 from openk3.server.exchange import Service
 from openk3.server.faults import Fault
+from openk3.server.serve import bind, url_of
 from openk3.server.settings import ServerSettings
 
 _LONGEST_WAIT_S = 60.0
@@ -120,15 +120,19 @@ def service_of(app: FastAPI) -> Service:
 
 @contextmanager
 def running(app: FastAPI) -> Iterator[str]:
-    """Serve ``app`` in a thread within, and give its URL."""
-    sock = socket.create_server(("127.0.0.1", 0))
+    """Serve ``app`` in a thread within, and give its URL.
+
+    The socket is made as `openk3 serve` makes it: asyncio lets small answers wait 40 ms on one whose protocol is not
+    named.
+    """
+    sock = bind("127.0.0.1", 0)
     config = uvicorn.Config(app, http="h11", ws="none", lifespan="on", log_config=None, timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
     thread.start()
     try:
         wait_until(lambda: server.started)
-        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        yield url_of(sock)
     finally:
         server.should_exit = True
         thread.join(_LONGEST_WAIT_S)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openk3.server.faults import Fault
-from openk3.server.values import Fields, Value, json_shown, one_of
+from openk3.server.values import Fields, Items, Value, json_shown, one_of
 
 ANY: list[Any] = [None, True, 0, 1.5, math.nan, 10**400, "x", "\ud800", [], [1], {}, {"a": 1}]
 
@@ -45,7 +45,7 @@ def test_every_value_is_returned_or_refused_by_its_path(value: Any, method: str)
         assert ", expected " in fault.text
         fault.text.encode()
     else:
-        wanted: type = {"text": str, "flag": bool, "number": float, "whole": int, "items": list, "fields": Fields}[
+        wanted: type = {"text": str, "flag": bool, "number": float, "whole": int, "items": Items, "fields": Fields}[
             method
         ]
         assert type(read) is wanted

@@ -53,8 +53,8 @@ def answer_grammar(
     """Write the grammar of an answer that begins in ``channel``; None if nothing restricts it.
 
     ``tools`` are all that the conversation declares (`declared_tools`); those with ``strict`` are held to their schema,
-    and ``strict_tools`` says what a tool without the word is. With ``tool_choice`` required at least one is called, ``only_tool`` if that is given. A constrained
-    response may be left empty before a call.
+    and ``strict_tools`` says what a tool without the word is. With ``tool_choice`` required at least one is called,
+    ``only_tool`` if that is given. A constrained response may be left empty before a call.
 
     Raises:
         ChatError: a tool, a schema or the response format makes no sense.
@@ -69,7 +69,8 @@ def answer_grammar(
     def write() -> Grammar:
         writer = GrammarWriter(special)
         response = _response(wanted)
-        calls = _calls(ArgumentsWriter(writer, strict_tools), writer, tools, only_tool) if tools and tool_choice != "none" else None
+        may_call = tools and tool_choice != "none"
+        calls = _calls(ArgumentsWriter(writer, strict_tools), writer, tools, only_tool) if may_call else None
         _write_answer(writer, channel, response, calls, required=tool_choice == "required")
         return Grammar(encodable(writer.text))
 

@@ -25,15 +25,15 @@ ANNOTATIONS = {"title", "description", "default", "examples", "deprecated", "rea
 class Visits:
     """Count the schemas that are looked at for one grammar; those that refer to one another can be endlessly many."""
 
-    def __init__(self) -> None:
-        self._num_left = _MOST_VISITS
+    def __init__(self, most: int = _MOST_VISITS) -> None:
+        self._most = self._num_left = most
 
     def count(self) -> None:
         """Count one more; raise `ChatError` if it is one too many."""
         self._num_left -= 1
         if self._num_left < 0:
             raise ChatError(
-                f"the schemas of the tools refer to one another in more than {_MOST_VISITS:,} ways",
+                f"the schemas of the tools refer to one another in more than {self._most:,} ways",
                 hint="let anyOf, oneOf and allOf refer to fewer schemas that do so too",
             )
 

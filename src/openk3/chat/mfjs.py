@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from openk3.chat.json_schema import ArgumentSchema
-from openk3.chat.json_schema_check import resolve
+from openk3.chat.json_schema import ArgumentSchema, Visits
+from openk3.chat.json_schema_check import check_schema, resolve
 from openk3.chat.mfjs_keywords import contradictory, foreign, malformed, types_of
 from openk3.errors import ChatError
 from openk3.protocol.checks import as_number, shown
@@ -21,6 +21,8 @@ forbids among its own keywords, references that lead nowhere and recursion witho
 
 _MOST_NESTED: dict[Level, int] = {"ultra": 48, "strict": 48, "lite": 256}
 _MOST_SHOWN = 300
+# To find the types of arguments; a request can declare a thousand tools.
+_MOST_VISITS = 1000
 _Fault = tuple[str, str]
 _Path = tuple[str, ...]
 
@@ -40,7 +42,8 @@ def check_parameters(schema: object, *, strict: bool, where: str) -> None:
     is_of_object = _is_of_object(schema, strict)
     if is_of_object and strict:
         check(schema, "strict", where)
-        is_of_object = "object" in ArgumentSchema(schema, schema).types
+        check_schema(schema, where)  # keywords outside the dialect too, which the next line looks into
+        is_of_object = "object" in ArgumentSchema(schema, schema, Visits(_MOST_VISITS)).types
     if not is_of_object:
         raise ChatError(
             f'{where}.type is required and must be "object", got {shown(schema)}',

@@ -49,10 +49,11 @@ def place_tool_results(messages: Sequence[Message]) -> Iterator[Message | ToolRe
         ChatError: a result's tool is not known by its own fields nor by a call at its position.
     """
     calls: tuple[ToolCall, ...] = ()
+    positions: Mapping[str | None, int] = {}
     num_results = 0
     for is_run, group in groupby(messages, lambda message: message.role == "tool"):
         if is_run:
-            run = _in_call_order(list(group), calls)
+            run = _in_call_order(list(group), calls, positions)
             for index, message in enumerate(run, num_results + 1):
                 yield ToolResult(_tool_name(message, index, calls), index, message.content)
             num_results += len(run)
@@ -60,15 +61,21 @@ def place_tool_results(messages: Sequence[Message]) -> Iterator[Message | ToolRe
         for message in group:
             if message.role == "assistant":
                 calls, num_results = message.tool_calls, 0
+                positions = _positions(calls)  # once: there can be as many runs as calls
             yield message
 
 
-def _in_call_order(run: list[Message], calls: Sequence[ToolCall]) -> list[Message]:
-    """Sort results by their calls and name them after those; leave the run alone if one matches no call."""
+def _positions(calls: Sequence[ToolCall]) -> dict[str | None, int]:
+    """Find calls by their ids; of several with the same the first counts."""
     positions: dict[str | None, int] = {}
     for position, call in enumerate(calls):
         if call.id:  # without one, every result without one would answer it
             positions.setdefault(call.id, position)
+    return positions
+
+
+def _in_call_order(run: list[Message], calls: Sequence[ToolCall], positions: Mapping[str | None, int]) -> list[Message]:
+    """Sort results by their calls and name them after those; leave the run alone if one matches no call."""
     matched = [(positions[message.tool_call_id], message) for message in run if message.tool_call_id in positions]
     if len(matched) < len(run):
         return run

@@ -5,6 +5,8 @@ Unusual: the address is taken before the model is loaded, so that a wrong one is
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -132,7 +134,10 @@ def serve(
             note(line)
         with load(model, dtype, engine) as llm:
             note(llm.about)
-            run(llm, settings, sock, ready=lambda: print(url_of(sock), flush=True), say=note)
+            is_busy = run(llm, settings, sock, ready=lambda: print(url_of(sock), flush=True), say=note)
+    if is_busy:
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _terms(model: str) -> tuple[str, ...]:

@@ -31,14 +31,18 @@ class Piece:
 class Answer:
     """Iterate, or iterate asynchronously, over the deltas of one answer; both raise the error that ended it.
 
-    ``tokens``, `turn` and `usage` are what has come so far. Leaving the iteration cancels the request; a second
+    ``num_read`` tokens are the prompt, also those that are not billed. ``tokens``, `turn` and `usage` are what has come
+    so far. Leaving the iteration cancels the request; a second
     iteration gives what the first one gave.
     """
 
-    def __init__(self, stream: TokenStream, decoder: AnswerDecoder, num_prompt_tokens: int) -> None:
+    def __init__(
+        self, stream: TokenStream, decoder: AnswerDecoder, num_prompt_tokens: int, num_read: int | None = None
+    ) -> None:
         self.tokens: list[TokenOutput] = []
         self._stream, self._decoder = stream, decoder
         self._num_prompt_tokens = num_prompt_tokens
+        self.num_read = num_prompt_tokens if num_read is None else num_read
         self._shown: list[Delta] = []
         self._silent: list[TokenOutput] = []
         self._begun = self._cancelled = False

@@ -182,7 +182,7 @@ class LLM:
 
     def _submit(self, question: Question) -> Answer:
         stream = self._model.engine.submit(question.request)
-        return Answer(stream, question.decoder, question.num_prompt_tokens)
+        return Answer(stream, question.decoder, question.num_prompt_tokens, len(question.request.prompt_ids))
 
     def _submit_all(self, questions: Sequence[Question]) -> list[Answer]:
         """Submit as many as may wait, and the others as soon as earlier ones have finished."""

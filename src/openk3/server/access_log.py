@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import select
 import sys
 import time
 import uuid
@@ -67,10 +68,21 @@ class AccessLog:
         """Write one line; what cannot be written is lost."""
         if record.path in _QUIET and record.status == 200:
             return
+        stream = self._stream or sys.stderr
+        if _is_full(stream):
+            return
         try:
-            print(json.dumps(_line(record)), file=self._stream or sys.stderr, flush=True)
+            print(json.dumps(_line(record)), file=stream, flush=True)
         except (OSError, ValueError):  # whoever read it has gone, or it was closed
             return
+
+
+def _is_full(stream: TextIO) -> bool:
+    """Tell whether writing would have to wait for a reader, and every request with it."""
+    try:
+        return not select.select([], [stream.fileno()], [], 0)[1]
+    except (OSError, ValueError):  # not a file, or one that is closed
+        return False
 
 
 def _line(record: Record) -> dict[str, Any]:
@@ -123,7 +135,7 @@ class Envelope:
             fault = logged(error, record)
             if record.status is not None:
                 raise  # the answer had begun: the connection is closed
-            await send_json(numbered, fault.status, self._error(record.path, fault), fault.headers)
+            await send_json(numbered, fault.status, json_bytes(self._error(record.path, fault)), fault.headers)
         finally:
             record.status = record.status or CLIENT_CLOSED_REQUEST
             self._done(record)
@@ -135,9 +147,8 @@ def logged(error: BaseException, record: Record) -> Fault:
     return Fault(f"the server could not answer request {record.request_id}", status=500, kind="server_error")
 
 
-async def send_json(send: Send, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
-    """Send a whole answer of JSON."""
-    content = json_bytes(body)
+async def send_json(send: Send, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
+    """Send a whole answer, whose body is JSON."""
     lines = {"content-type": "application/json", "content-length": str(len(content)), **(headers or {})}
     raw = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in lines.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})

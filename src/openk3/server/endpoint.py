@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from openk3.llm.answer import Answer, Piece
 from openk3.llm.question import ChatOptions
+from openk3.protocol.checks import shown
 from openk3.protocol.messages import Message
 from openk3.protocol.sampling import SamplingParams, Usage
 from openk3.server.faults import Fault
@@ -134,7 +135,8 @@ def require_model(name: object, model: ServedModel) -> str:
         Fault: it has none (404), or the name is not text (400).
     """
     if not isinstance(name, str) or not name:
-        raise Fault(f"model is {name!r:.60}, expected {' or '.join(model.names)}", param="model")
+        given = "missing" if name is None else shown(name)
+        raise Fault(f"model is {given}, expected {' or '.join(model.names)}", param="model")
     if name not in model.names:
         raise Fault(
             f"there is no model {name!r:.100} here, expected {' or '.join(model.names)}",
@@ -157,6 +159,7 @@ def require_room(asked: Asked, prompt_tokens: int, model: ServedModel) -> None:
         raise Fault(
             f"the prompt has {prompt_tokens:,} tokens, which together with {wanted:,} of the answer is more than the "
             f"{model.max_tokens:,} of this model",
+            code="context_length_exceeded",
             hint=f"ask for at most {model.max_tokens - prompt_tokens:,} tokens"
             if prompt_tokens < model.max_tokens
             else "shorten the prompt",

@@ -16,14 +16,14 @@ from typing import Any, TypeVar, cast
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from openk3.errors import DeadlineError, OpenK3Error
+from openk3.errors import DeadlineError, EngineError, OpenK3Error
 from openk3.llm.answer import Answer, Piece
 from openk3.llm.llm import LLM
 from openk3.llm.question import ChatOptions
 from openk3.protocol.sampling import Usage
 from openk3.server.access_log import Record, logged, record_of
 from openk3.server.auth import Keys
-from openk3.server.body import ClientGone, parse_object, read_body
+from openk3.server.body import ClientGone, json_bytes, parse_object, read_body
 from openk3.server.endpoint import Asked, Counter, Endpoint, ServedModel, require_room
 from openk3.server.faults import Fault, fault_of
 from openk3.server.limits import Limits
@@ -34,7 +34,7 @@ from openk3.server.usage import UsageLedger
 
 Result = TypeVar("Result")
 
-# Rendering and compiling are pure Python: more threads would not be faster, but one slow grammar stops nobody.
+# More threads would not be faster, as Python runs one at a time, but a slow grammar or two stop nobody.
 _WORKERS = 4
 
 
@@ -50,6 +50,7 @@ class Service:
     metrics: ServerMetrics
     ledger: UsageLedger
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    preparing: set[Future[Any]] = field(default_factory=set)
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_WORKERS, "openk3-request"))
 
 
@@ -69,9 +70,16 @@ class _Route:
         except ClientGone:
             return
         except OpenK3Error as error:
-            await reply.fail(fault_of(error))
+            await reply.fail(self._fault(error, record))
         except Exception as error:
             await reply.fail(logged(error, record))
+
+    def _fault(self, error: OpenK3Error, record: Record) -> Fault:
+        """Say what a client may know; a running engine's own errors quote others that nobody foresaw."""
+        if isinstance(error, EngineError) and self._service.llm.is_running:
+            return logged(error, record)
+        fault = fault_of(error)
+        return logged(error, record) if fault.kind == "server_error" else fault
 
     async def _reply(self, record: Record, headers: Headers, receive: Receive, reply: Reply) -> None:
         service = self._service
@@ -86,6 +94,8 @@ class _Route:
     async def _in_worker(self, work: Callable[[], Result], undo: Callable[[Result], None]) -> Result:
         """Do ``work`` in a thread; ``undo`` its result if by then nobody waits for it any more."""
         future = self._service.workers.submit(work)
+        self._service.preparing.add(future)
+        future.add_done_callback(self._service.preparing.discard)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
@@ -106,7 +116,7 @@ class CountRoute(_Route):
         self._counter = counter
 
     async def _work(self, body: bytes, record: Record, reply: Reply) -> None:
-        await reply.whole(await self._in_worker(lambda: self._count(body), lambda count: None))
+        await reply.whole(await self._in_worker(lambda: json_bytes(self._count(body)), lambda count: None))
 
     def _count(self, body: bytes) -> dict[str, Any]:
         service = self._service
@@ -143,7 +153,7 @@ class AnswerRoute(_Route):
         asked = self._endpoint.read(parse_object(body, service.settings.max_depth), service.model)
         answer = self._submit(asked, key if service.settings.isolate_keys else "")
         try:
-            require_room(asked, answer.usage.prompt_tokens, service.model)
+            require_room(asked, answer.num_read, service.model)
         except Fault:
             answer.cancel()
             raise
@@ -162,7 +172,11 @@ class AnswerRoute(_Route):
         async for piece in pieces:
             meter.more(piece)
             await asyncio.sleep(0)  # when many have come, others get their turn between them
-        await reply.whole(self._endpoint.whole(asked, answer, self._service.model))
+        # Not in the event loop: with log-probabilities of many tokens it takes seconds.
+        await reply.whole(await asyncio.to_thread(self._whole, asked, answer))
+
+    def _whole(self, asked: Asked, answer: Answer) -> bytes:
+        return json_bytes(self._endpoint.whole(asked, answer, self._service.model))
 
     async def _stream(
         self,

@@ -1,6 +1,7 @@
 """A reply on its way to the client: JSON as a whole, or server-sent events; once one was begun, errors go into it.
 
-Unusual: every send is waited for, so a client that reads slowly is waited for too, and nothing piles up in memory.
+Unusual: every send is waited for, so a client that reads slowly is waited for too; what piles up meanwhile are tokens,
+as many as an answer has, and not their events.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class Reply:
         self._begun = self._over = False
         self._events: EventStream | None = None
 
-    async def whole(self, body: dict[str, Any]) -> None:
-        """Send all of an answer."""
-        await self._json(200, body, {})
+    async def whole(self, content: bytes) -> None:
+        """Send all of an answer, its body as JSON."""
+        await self._json(200, content, {})
 
     async def begin(self, events: EventStream) -> None:
         """Send the headers of an answer in events."""
@@ -61,16 +62,16 @@ class Reply:
         if self._over:
             return
         if not self._begun:
-            await self._json(fault.status, self._error(fault), fault.headers)
+            await self._json(fault.status, json_bytes(self._error(fault)), fault.headers)
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_S):
                 await self.push([] if self._events is None else self._events.fail(fault))
                 await self.end()
 
-    async def _json(self, status: int, body: dict[str, Any], headers: Mapping[str, str]) -> None:
+    async def _json(self, status: int, content: bytes, headers: Mapping[str, str]) -> None:
         self._begun = self._over = True
-        await send_json(self._send, status, body, {**self.headers, **headers})
+        await send_json(self._send, status, content, {**self.headers, **headers})
 
 
 def event_bytes(event: Event) -> bytes:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from openk3.errors import ConfigError
 from openk3.llm.llm import LLM
@@ -25,6 +26,8 @@ from openk3.server.settings import ServerSettings
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # Longer than load balancers keep a connection that is not used: else they would send a request into its end.
 _KEEP_ALIVE_S = 75
+# What the head of a request gets to come: without that, connections that send nothing would fill the process up.
+_HEAD_S = 30.0
 # What the errors that end requests at a shutdown get to reach their clients.
 _LAST_WORDS_S = 5.0
 
@@ -68,10 +71,11 @@ def serve(
     *,
     ready: Callable[[], None],
     say: Callable[[str], None],
-) -> None:
+) -> bool:
     """Answer requests on ``sock`` until a signal says stop; a second one ends those that run.
 
-    ``ready`` is called when requests are answered; ``say`` hears of the shutdown.
+    ``ready`` is called when requests are answered; ``say`` hears of the shutdown. Return whether a thread is still busy
+    with a request that has ended: Python cannot stop it, and would wait for it before the process ends.
 
     Raises:
         ConfigError: somebody else began to listen at the address, or the usage file holds something else.
@@ -81,7 +85,7 @@ def serve(
     service: Service = app.state.service
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=_Protocol,
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -98,6 +102,42 @@ def serve(
     finally:
         service.workers.shutdown(wait=False, cancel_futures=True)
         service.ledger.save()
+    return any(future.running() for future in tuple(service.preparing))
+
+
+class _Protocol(H11Protocol):
+    """uvicorn's protocol, which by itself waits for a first request, or the rest of its head, for ever."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Take more of a request, or the beginning of the next one."""
+        is_next = self.timeout_keep_alive_task is not None
+        super().data_received(data)
+        cycle = getattr(self, "cycle", None)  # None until the first request, whatever uvicorn's annotation says
+        if cycle is not None and not cycle.response_complete:
+            self._forget_head()
+        elif is_next:
+            self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing more."""
+        self._forget_head()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        self._forget_head()
+        self._deadline = self.loop.call_later(_HEAD_S, self.timeout_keep_alive_handler)
+
+    def _forget_head(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
 
 class _Server(uvicorn.Server):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ def json_shown(value: object) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Value:
     """A JSON value and its path in the body; each method returns it as one type or raises `Fault` (400)."""
 
@@ -80,17 +80,34 @@ class Value:
             raise self.fault(one_of(options))
         return self.value
 
-    def items(self, expected: str = "a list") -> list[Value]:
+    def items(self, expected: str = "a list") -> Items:
         """Return the items of a list, maybe an empty one."""
         if not isinstance(self.value, list | tuple):
             raise self.fault(expected)
-        return [Value(item, f"{self.path}[{number}]") for number, item in enumerate(self.value)]
+        return Items(self.value, self.path)
 
     def fields(self, expected: str = "an object") -> Fields:
         """Return the fields of an object."""
         if not isinstance(self.value, Mapping):
             raise self.fault(expected)
         return Fields(self.value, self.path)
+
+
+class Items:
+    """The items of a JSON list; each is made a `Value` when it is looked at, as there can be millions."""
+
+    def __init__(self, values: Sequence[Any], path: str) -> None:
+        self._values, self._path = values, path
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, number: int) -> Value:
+        number = range(len(self))[number]
+        return Value(self._values[number], f"{self._path}[{number}]")
+
+    def __iter__(self) -> Iterator[Value]:
+        return map(self.__getitem__, range(len(self)))
 
 
 class Fields:
@@ -142,7 +159,7 @@ class Fields:
         """Return a string that is one of ``options``."""
         return value.choice(options) if (value := self.get(name)) else None
 
-    def items(self, name: str, expected: str = "a list") -> list[Value] | None:
+    def items(self, name: str, expected: str = "a list") -> Items | None:
         """Return the items of a list."""
         return value.items(expected) if (value := self.get(name)) else None
 

@@ -16,7 +16,7 @@ _MODEL: Schema = {"enum": ["nano"]}
 _MOST: Schema = {"type": "integer", "minimum": 1, "maximum": 4}
 
 
-def _object(required: str = "", **properties: Schema) -> Schema:
+def _object(required: str = "", /, **properties: Schema) -> Schema:
     return {"type": "object", "properties": properties, "required": required.split()}
 
 

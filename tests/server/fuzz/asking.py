@@ -116,7 +116,9 @@ def check(path: str, reply: Reply) -> bool:
         return False
     if reply.kind.startswith("text/event-stream"):
         last = events_of(reply.body.decode())[-1]
-        assert last == (None, "[DONE]") or last[0] in ("message_stop", "response.completed", "response.incomplete"), last
+        assert last == (None, "[DONE]") or last[0] in ("message_stop", "response.completed", "response.incomplete"), (
+            last
+        )
     elif reply.kind == "application/json":
         assert isinstance(json.loads(reply.body), dict)
     return True

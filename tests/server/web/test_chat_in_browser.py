@@ -308,6 +308,6 @@ def test_a_conversation_with_the_bundled_model(page, problems, llm):
         expect(last(page)).not_to_be_empty()
         expect(last(page, "summary")).to_contain_text("Thought for")
         expect(last(page, ".stats")).to_contain_text("prompt tokens")
-        expect(page.locator("#usage")).to_contain_text("1 requests")
+        expect(page.locator("#usage")).to_contain_text("1 request,")
         assert [problem for problem in problems if not problem.startswith(f"asked {url}")] == []
         problems.clear()

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import cast
 
 from openk3.protocol.messages import Message, Part, Role, TextPart, ToolCall
-from openk3.server.values import Fields, Value, one_of
+from openk3.server.values import Fields, Items, Value, one_of
 
 _ROLES = ("user", "assistant", "system")
 _KINDS = {
@@ -49,7 +49,7 @@ def _continued(message: Message, last: Value) -> Message:
     return Message(role="assistant", content=message.content, reasoning=message.reasoning, partial=True)
 
 
-def _conversation(items: Sequence[Value]) -> Iterator[Message]:
+def _conversation(items: Items) -> Iterator[Message]:
     tools: dict[str, str] = {}
     for role, run in groupby(map(_turn, items), key=itemgetter(0)):
         if role == "assistant":

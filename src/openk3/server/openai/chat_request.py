@@ -18,7 +18,13 @@ from openk3.server.endpoint import Asked, ServedModel, require_model
 from openk3.server.faults import Fault
 from openk3.server.openai.chat_messages import read_messages
 from openk3.server.openai.chat_tools import read_choice, read_tools, require_unique
-from openk3.server.openai.parameters import DEFAULT_MAX_TOKENS, read_max_tokens, read_parameters, with_max_tokens
+from openk3.server.openai.parameters import (
+    DEFAULT_MAX_TOKENS,
+    check_hints,
+    read_max_tokens,
+    read_parameters,
+    with_max_tokens,
+)
 from openk3.server.openai.response_format import read_response_format
 from openk3.server.openai.thinking import Thinking, read_thinking
 from openk3.server.values import Fields
@@ -56,7 +62,7 @@ def read_chat(body: Mapping[str, Any], model: ServedModel) -> Asked:
     thinking = read_thinking(fields)
     messages = read_messages(fields, thinking=thinking.enabled)
     limit = read_max_tokens(fields, _LIMITS, model)
-    _check_hints(fields)
+    check_hints(fields)
     return Asked(
         model=name,
         messages=messages,
@@ -124,13 +130,6 @@ def _alternatives(body: Fields) -> int:
     if count and wanted and not body.flag("logprobs"):
         raise count.fault("logprobs: true beside it")
     return wanted
-
-
-def _check_hints(body: Fields) -> None:
-    """Refuse hints of a wrong type; they are not used, but the hosted service would refuse them too."""
-    body.text("prompt_cache_key")
-    body.text("safety_identifier")
-    body.flag("parallel_tool_calls")
 
 
 def _channel(last: Message, thinking: Thinking) -> Channel:

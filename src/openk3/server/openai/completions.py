@@ -162,6 +162,12 @@ def _read_prompt(prompt: Value, model: ServedModel) -> str | tuple[int, ...]:
     if isinstance(prompt.value, str):
         return prompt.value
     items = prompt.items("a text, the ids of its tokens, or a list of one of these")
+    if len(items) >= model.max_tokens:
+        raise Fault(
+            f"{prompt.path} has {len(items):,} items, expected fewer ids than the {model.max_tokens:,} of this model",
+            param=prompt.path,
+            code="context_length_exceeded",
+        )
     if any(isinstance(item.value, str | list) for item in items):
         raise Fault(
             f"{prompt.path} has {len(items)} prompts, expected one", param=prompt.path, hint="send several requests"

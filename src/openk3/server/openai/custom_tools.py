@@ -11,6 +11,7 @@ from typing import Any
 
 from openk3.chat.grammar_text import fault_of, nested, regex
 from openk3.errors import ChatError
+from openk3.protocol.deep_stack import with_deep_stack
 from openk3.server.faults import Fault
 from openk3.server.values import Fields, Value
 
@@ -62,14 +63,14 @@ def _is_unicode(text: str) -> bool:
 
 def _lark(definition: Value) -> dict[str, Any]:
     try:
-        nested(definition.value, definition.path)
+        with_deep_stack(lambda: nested(definition.value, definition.path))
     except ChatError as error:
         raise Fault(error.message, param=definition.path, hint=error.hint) from None
     return {"x-lark": definition.value}
 
 
 def _pattern(definition: Value) -> dict[str, Any]:
-    if fault := fault_of(f"TEXT\nTEXT: {regex(definition.value)}"):
+    if fault := with_deep_stack(lambda: fault_of(f"TEXT\nTEXT: {regex(definition.value)}")):
         raise definition.fault(f"a regular expression that can be enforced: {fault}")
     return {"pattern": f"^(?:{definition.value})$"}
 

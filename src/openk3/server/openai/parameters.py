@@ -21,6 +21,8 @@ DEFAULT_MAX_TOKENS = 131_072
 _MOST_STOPS = 5
 _MOST_STOP_BYTES = 32
 _MOST_ID_DIGITS = 9
+# Characters of an identifier: answers of the Responses API repeat it, in several events.
+_MOST_HINT = 1024
 
 
 def read_parameters(body: Fields, model: ServedModel, *, thinking: bool = True) -> SamplingParams:
@@ -69,6 +71,14 @@ def read_max_tokens(body: Fields, names: tuple[str, ...], model: ServedModel) ->
         if (limit := body.whole(name, 1, model.max_tokens)) is not None:
             return limit
     return None
+
+
+def check_hints(body: Fields) -> None:
+    """Refuse hints of a wrong type; they are not used, but the hosted service would refuse them too."""
+    for name in ("prompt_cache_key", "safety_identifier"):
+        if len(body.text(name) or "") > _MOST_HINT:
+            raise Fault(f"{name} is longer than {_MOST_HINT} characters, expected a short text", param=name)
+    body.flag("parallel_tool_calls")
 
 
 def with_max_tokens(params: SamplingParams, limit: int | None) -> SamplingParams:

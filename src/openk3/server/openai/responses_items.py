@@ -6,7 +6,7 @@ message again. Whatever this server gives as output is accepted as input.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from openk3.protocol.messages import Message, Part, TextPart, ToolCall
 from openk3.server.faults import Fault
@@ -66,13 +66,13 @@ class Conversation:
         """End the model's turn, if it has said anything."""
         reasoning = "\n\n".join(filter(None, self._reasoning)) or None
         if self._content is not None or self._calls or reasoning is not None:
-            content, calls = self._content, tuple(self._calls)
+            content, calls = None if self._content is None else "".join(self._content), tuple(self._calls)
             self.messages.append(Message(role="assistant", content=content, reasoning=reasoning, tool_calls=calls))
         self._reset()
 
     def _reset(self) -> None:
         self._reasoning: list[str] = []
-        self._content: str | None = None
+        self._content: list[str] | None = None
         self._calls: list[ToolCall] = []
 
     def _message(self, fields: Fields) -> None:
@@ -83,7 +83,9 @@ class Conversation:
             return
         if self._content is not None and not self._calls:
             self.end_turn()
-        self._content = (self._content or "") + _joined(content)
+        if self._content is None:
+            self._content = []
+        self._content.append(_joined(content))
 
     def _reason(self, text: str) -> None:
         if self._content is not None or self._calls:
@@ -185,7 +187,7 @@ def _reasoning(fields: Fields) -> str:
     return _paragraphs(content or fields.items("summary", "a list of parts") or ())
 
 
-def _paragraphs(parts: Sequence[Value]) -> str:
+def _paragraphs(parts: Iterable[Value]) -> str:
     texts = []
     for part in parts:
         fields = part.fields('a part: {"type": "summary_text", "text": …}')

@@ -15,7 +15,13 @@ from openk3.protocol.messages import Channel, ResponseFormat
 from openk3.protocol.sampling import SamplingParams
 from openk3.server.endpoint import Asked, ServedModel, require_model
 from openk3.server.openai.chat_tools import Choice
-from openk3.server.openai.parameters import DEFAULT_MAX_TOKENS, read_max_tokens, read_parameters, with_max_tokens
+from openk3.server.openai.parameters import (
+    DEFAULT_MAX_TOKENS,
+    check_hints,
+    read_max_tokens,
+    read_parameters,
+    with_max_tokens,
+)
 from openk3.server.openai.response_format import read_schema
 from openk3.server.openai.responses_items import read_input
 from openk3.server.openai.responses_tools import Tool, read_tool_choice, read_tools, require_unique
@@ -48,7 +54,8 @@ def read_responses(body: Mapping[str, Any], model: ServedModel) -> Asked:
     fields = Fields(body)
     name = require_model(body.get("model"), model)
     _refuse_stored(fields)
-    _check_hints(fields)
+    check_hints(fields)
+    fields.flag("store")
     thinking = read_thinking(fields, _effort(fields))
     limit = read_max_tokens(fields, ("max_output_tokens",), model)
     conversation = read_input(fields)
@@ -87,14 +94,6 @@ def _refuse_stored(body: Fields) -> None:
     background = body.get("background")
     if background and background.flag():
         raise background.fault("false: nothing is stored here", hint="wait for the answer, or stream it")
-
-
-def _check_hints(body: Fields) -> None:
-    """Refuse hints of a wrong type; they are not used, but the hosted service would refuse them too."""
-    body.text("prompt_cache_key")
-    body.text("safety_identifier")
-    body.flag("parallel_tool_calls")
-    body.flag("store")
 
 
 def _effort(body: Fields) -> Any:
