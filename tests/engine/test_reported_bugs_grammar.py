@@ -83,7 +83,7 @@ def test_17_grammar_speculation_and_preemption_together(right: float, blocks: in
         assert re.fullmatch(r"[a-z ]{10,25}<250>\[\d{1,5}(,\d{1,5}){0,3}\]", text(outputs))
     metrics = engine.core.metrics
     assert metrics.preemptions > 0
-    assert 0 < metrics.accepted < metrics.drafted
+    assert 0 < metrics.accepted <= metrics.drafted
     engine.check_nothing_is_held()
 
 

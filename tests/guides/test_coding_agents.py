@@ -142,7 +142,8 @@ def _block(parts: dict[str, Any]) -> dict[str, Any]:
 
 def test_claude_code_gets_its_turns(claude: Agent, claude_config: dict[str, Any]) -> None:
     model = claude_config["ANTHROPIC_MODEL"]
-    body = claude_code(f"{model}[1m]", max_tokens=SHORT)
+    effort = {"effort": claude_config["CLAUDE_CODE_EFFORT_LEVEL"]}
+    body = claude_code(f"{model}[1m]", max_tokens=SHORT, output_config=effort)
     first = message_of(claude.events(body))
     assert first["content"][0]["type"] == "thinking"
     assert first["stop_reason"] in ("end_turn", "max_tokens", "tool_use")

@@ -70,3 +70,13 @@ def test_typescript(page: str, url: str, node_folder: Path) -> None:
     (node_folder / f"{name}.ts").write_text(script(found, url), encoding="utf-8")
     run(["node", "node_modules/typescript/bin/tsc", "--project", "."], node_folder)
     check(page, found, run(["node", f"{name}.js"], node_folder, {"NO_COLOR": "1"}))
+
+
+def test_a_page_that_says_something_else_is_noticed() -> None:
+    found = blocks("docs/guides/serve.md", "console")
+    right = "\0\n".join([*((block.expected or "").replace("...", "x") for block in found), ""])
+    check("page", found, right)
+    with pytest.raises(pytest.fail.Exception, match="but the page says"):
+        check("page", found, right.replace("ok", "bad", 1))
+    with pytest.raises(AssertionError):
+        check("page", found, right.replace("\0\n", "", 1))

@@ -52,6 +52,7 @@ class ServeProcess:
         """End it at once, as a machine that fails would."""
         self._process.kill()
         self._process.wait(_LONGEST_WAIT_S)
+        self._close()
 
     def stop(self) -> int:
         """Ask it to end, as a user would, and return the exit status."""
@@ -60,5 +61,8 @@ class ServeProcess:
             return self._process.wait(_LONGEST_WAIT_S)
         finally:
             self._process.kill()
-            if self._process.stdout is not None:
-                self._process.stdout.close()
+            self._close()
+
+    def _close(self) -> None:
+        if self._process.stdout is not None:
+            self._process.stdout.close()
