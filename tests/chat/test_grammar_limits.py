@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from openk3.chat.grammar import answer_grammar, declared_tools, token_bytes
-from openk3.chat.grammar_text import fault_of
+from openk3.chat.grammar_text import refusal_of
 from openk3.engine.grammar import GrammarCompiler
 from openk3.errors import ChatError, TokenizerError
 from openk3.protocol.messages import Message, ResponseFormat
@@ -252,8 +252,8 @@ def test_a_vocabulary_without_control_tokens_is_refused() -> None:
 
 def test_a_fault_is_said_of_long_grammars_too() -> None:
     for length in (10, 10_000):
-        assert fault_of(f'"{"a" * length}"') is None
-        assert fault_of(f'"{"a" * length}" foo') is not None
+        assert refusal_of(f'"{"a" * length}"') is None
+        assert refusal_of(f'"{"a" * length}" foo') is not None
 
 
 def test_a_schema_that_is_not_strict_asks_for_json_only(bytewise: Tokenizer) -> None:

@@ -15,11 +15,11 @@ from tests.engine.harness import Harness, build, ids, plain
 from tests.engine.workload import Workload
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=3, top_logprobs=2)
-DTYPES = [torch.float32, torch.bfloat16]
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("unit", "page"), [(16, 16), (16, 7), (32, 64)])
+@pytest.mark.parametrize(
+    ("unit", "page", "dtype"), [(16, 16, torch.float32), (16, 7, torch.bfloat16), (32, 64, torch.bfloat16)]
+)
 def test_warm_equals_cold_at_every_length_and_from_shorter_prompts(unit: int, page: int, dtype: torch.dtype) -> None:
     model, text = build("mini4", dtype), ids(3 * 32 + 2, seed=1)
     lengths = [n for n in range(1, 3 * unit + 3) if unit == CHUNK or n % CHUNK in (0, 1, 2, 9, CHUNK - 1)]
@@ -40,18 +40,18 @@ def test_the_portions_of_a_prompt_do_not_change_the_answer(budget: int) -> None:
     assert harness.answer(request) == plain(model, request).outputs
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(30))
 def test_any_company_and_any_fate_gives_the_plain_answer(seed: int) -> None:
-    Workload(seed).run()
+    Workload(seed).run(8)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(4))
 def test_after_a_restart_the_files_give_the_plain_answer(seed: int, tmp_path: Path) -> None:
-    covered = Workload(seed, folder=tmp_path).run() + Workload(seed, folder=tmp_path).run()
+    covered = Workload(seed, folder=tmp_path).run(8) + Workload(seed, folder=tmp_path).run(8)
     assert covered["hits from disk"] > 0 or covered["tokens"] < 100
 
 
 def test_the_workloads_of_the_default_run_cover_what_they_are_for() -> None:
-    total = sum((Workload(seed).run(6) for seed in range(100, 110)), start=Workload(0).covered)
+    total = sum((Workload(seed).run(6) for seed in range(110, 115)), start=Workload(0).covered)
     for what in ("preemptions", "accepted drafts", "rejected drafts", "resumed tokens", "evictions", "cancelled"):
         assert total[what] > 0, what

@@ -99,7 +99,7 @@ def test_no_two_endpoints_have_a_path_in_common() -> None:
 
 def test_pages_of_others_may_not_ask_unless_they_are_named(llm: LLM) -> None:
     question = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
-    with TestClient(small_app(llm)) as client:
+    with TestClient(small_app(llm), base_url="http://127.0.0.1:8000") as client:
         assert client.options("/v1/tell", headers=question).status_code == 405
         assert "access-control-allow-origin" not in client.get("/v1/models", headers=question).headers
     with TestClient(small_app(llm, cors_origins=("https://a.example",), api_keys=(("a", "sk-a"),))) as client:

@@ -15,10 +15,10 @@ from openk3.chat.grammar_text import (
     GrammarWriter,
     attribute,
     encodable,
-    fault_of,
     json_value,
     literal,
     nested,
+    refusal_of,
     regex,
 )
 from openk3.chat.json_schema_check import check_schema
@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
 # Calls are numbered exactly up to this; later ones have any number, as each exact one makes the grammar larger.
 _MOST_NUMBERED = 32
-_MOST_TOOLS = 1024
+MOST_TOOLS = 1024
+"""Of one conversation, strict or not."""
+
+# As many as the engine compiles; it could not say what to do about it.
+_MOST_RULES = 8192
 # Time to read alternatives grows with the square of their number: a second for this many characters.
 _MOST_CHARACTERS = 1 << 17
 
@@ -72,6 +76,11 @@ def answer_grammar(
         may_call = tools and tool_choice != "none"
         calls = _calls(ArgumentsWriter(writer, strict_tools), writer, tools, only_tool) if may_call else None
         _write_answer(writer, channel, response, calls, required=tool_choice == "required")
+        if writer.num_rules > _MOST_RULES:
+            raise ChatError(
+                f"the tools make a grammar of {writer.num_rules:,} rules, expected at most {_MOST_RULES:,}",
+                hint="declare fewer tools, or some with strict false",
+            )
         return Grammar(encodable(writer.text))
 
     return with_deep_stack(write)
@@ -138,8 +147,10 @@ def _function(tool: object, position: int) -> tuple[str, Any]:
 def _check_choice(tools: Sequence[ToolDeclaration], choice: ToolChoice, only_tool: str | None) -> None:
     if choice not in get_args(ToolChoice):
         raise ChatError(f"tool_choice is {shown(choice)}, expected auto, none or required")
-    if len(tools) > _MOST_TOOLS:
-        raise ChatError(f"{len(tools):,} tools are declared, expected at most {_MOST_TOOLS:,}")
+    if len(tools) > MOST_TOOLS:
+        raise ChatError(
+            f"{len(tools):,} tools are declared, expected at most {MOST_TOOLS:,}", hint="declare fewer tools"
+        )
     if choice == "required" and not tools:
         raise ChatError("tool_choice is 'required', but no tool is declared")
     names = [_function(tool, position)[0] for position, tool in enumerate(tools)]
@@ -171,7 +182,7 @@ def _response(wanted: ResponseFormat) -> str | None:
             raise ChatError(f"the response schema is {shown(wanted.schema)}, expected a JSON schema")
         check_schema(wanted.schema, "the response schema")
         matched = json_value(self_contained(wanted.schema, wanted.schema), on_one_line=True)
-    if fault := fault_of(matched):
+    if fault := refusal_of(matched):
         raise ChatError(f"the {wanted.type} of the response format cannot be enforced: {fault}")
     return matched
 

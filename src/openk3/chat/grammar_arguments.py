@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from openk3.chat.grammar_text import ANY_TEXT, GrammarWriter, attribute, fault_of, json_value, literal, nested
+from openk3.chat.grammar_text import ANY_TEXT, GrammarWriter, attribute, json_value, literal, nested, refusal_of
 from openk3.chat.json_schema import ANNOTATIONS, ArgumentSchema, Visits
 from openk3.chat.json_schema_check import MOST_PROPERTIES, Schema, check_schema, resolve
 from openk3.chat.tags import escape
 from openk3.errors import ChatError
 from openk3.protocol.checks import shown
 
+MOST_LARK = 1 << 13
+"""Characters of a grammar for one argument."""
+
+# Of all of them together, as each is read and compiled anew.
+_MOST_LARKS = 1 << 17
 # An attribute's value, escaped.
 _ANY_KEY = '/([^&"]|&amp;|&quot;)*/'
 # A schema with one of these at its top says something of several arguments at once.
@@ -30,7 +35,7 @@ class ArgumentsWriter:
         self._writer, self._strict = writer, strict
         self._any: str | None = None
         self._visits = Visits()
-        self._num_properties = 0
+        self._num_properties = self._num_lark = 0
         self._enforced: dict[str, str] = {}
 
     def arguments(self, function: Mapping[str, Any], what: str) -> str:
@@ -80,7 +85,17 @@ class ArgumentsWriter:
         if self._num_properties > MOST_PROPERTIES:
             raise ChatError(
                 f"the strict tools have more than {MOST_PROPERTIES:,} arguments and properties together",
-                hint="declare fewer as strict",
+                hint="declare fewer tools, or some with strict false",
+            )
+
+    def _count_lark(self, length: int) -> None:
+        if length > MOST_LARK:
+            raise ChatError(f"the x-lark of an argument has {length:,} characters, expected at most {MOST_LARK:,}")
+        self._num_lark += length
+        if self._num_lark > _MOST_LARKS:
+            raise ChatError(
+                f"the grammars of the strict tools have more than {_MOST_LARKS:,} characters together",
+                hint="declare fewer tools, or some with strict false",
             )
 
     def _argument(self, key: str, schema: ArgumentSchema) -> str:
@@ -112,13 +127,14 @@ class ArgumentsWriter:
         """Match the JSON of one type; what llguidance cannot enforce at all is left at that."""
         precise = json_value(schema.json_schema(type_))
         if precise not in self._enforced:  # many arguments can be alike
-            self._enforced[precise] = json_value({"type": type_}) if fault_of(precise) else precise
+            self._enforced[precise] = json_value({"type": type_}) if refusal_of(precise) else precise
         return self._enforced[precise]
 
     def _raw_string(self, schema: ArgumentSchema) -> str:
         """Give one terminal, as several may begin alike, or the rule of a grammar, which the others cannot."""
-        if schema.lark is not None:
-            return self._writer.shared("lark", nested(schema.lark, "the x-lark of an argument"))
+        if (lark := schema.lark) is not None:
+            self._count_lark(len(lark))
+            return self._writer.shared("lark", nested(lark, "the x-lark of an argument"))
         raw = schema.raw_string
         return ANY_TEXT if raw == ANY_TEXT else self._writer.shared("VALUE", raw)
 

@@ -70,6 +70,11 @@ class GrammarWriter:
         return f"{self.open(tag)} {body} {self.close(name)}"
 
     @property
+    def num_rules(self) -> int:
+        """How many rules and terminals there are."""
+        return len(self._lines)
+
+    @property
     def text(self) -> str:
         """The whole grammar."""
         return "\n".join(self._lines) + "\n"
@@ -100,7 +105,7 @@ def regex(pattern: str, *, ascii_classes: bool = False) -> str:
     return f"/{regex_to_lark(pattern, 'dw' if ascii_classes else '')}/" if pattern else literal("")
 
 
-def fault_of(start: str) -> str | None:
+def refusal_of(start: str) -> str | None:
     """Say why llguidance refuses a grammar whose start is ``start``; None if it takes it. Remembers short ones."""
     return _remembered(start) if len(start) <= _MOST_REMEMBERED else fault_of_grammar(f"start: {start}\n")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from openk3.chat.grammar_text import ANY_TEXT, fault_of, literal, regex
+from openk3.chat.grammar_text import ANY_TEXT, literal, refusal_of, regex
 from openk3.chat.json_schema_check import TYPES, Schema, resolve
 from openk3.chat.json_schema_refs import self_contained
 from openk3.errors import ChatError
@@ -60,7 +60,7 @@ class ArgumentSchema:
     def raw_string(self) -> str:
         """A terminal for the strings it allows, unquoted; any text if none can match."""
         raw = self._raw(self._schema, frozenset()) or ANY_TEXT
-        return ANY_TEXT if raw == ANY_TEXT or fault_of(f"TEXT\nTEXT: {raw}") else raw
+        return ANY_TEXT if raw == ANY_TEXT or refusal_of(f"TEXT\nTEXT: {raw}") else raw
 
     @property
     def lark(self) -> str | None:
@@ -204,4 +204,4 @@ def _branches(pattern: str) -> list[str]:
 
 
 def _enforceable(terminal: str) -> list[str]:
-    return [] if fault_of(terminal) else [terminal]
+    return [] if refusal_of(terminal) else [terminal]

@@ -42,8 +42,7 @@ def check_parameters(schema: object, *, strict: bool, where: str) -> None:
     is_of_object = _is_of_object(schema, strict)
     if is_of_object and strict:
         check(schema, "strict", where)
-        check_schema(schema, where)  # keywords outside the dialect too, which the next line looks into
-        is_of_object = "object" in ArgumentSchema(schema, schema, Visits(_MOST_VISITS)).types
+        is_of_object = _may_be_object(schema, where)
     if not is_of_object:
         raise ChatError(
             f'{where}.type is required and must be "object", got {shown(schema)}',
@@ -52,12 +51,17 @@ def check_parameters(schema: object, *, strict: bool, where: str) -> None:
 
 
 def check_response_schema(schema: object, *, strict: bool, where: str) -> None:
-    """Check the schema of a response, called ``where`` in errors; it may be of any type.
+    """Check the schema of a response, called ``where`` in errors; a strict one is an object's or says nothing.
 
     Raises:
         ChatError: it is not in the dialect (`Level` "strict"), or, without ``strict``, malformed ("lite").
     """
     check(schema, "strict" if strict else "lite", where)
+    if strict and isinstance(schema, Mapping) and not _may_be_object(schema, where):
+        raise ChatError(
+            f'{where}.type is required and must be "object", got {shown(schema)}',
+            hint='wrap the schema as a property of {"type": "object"}; with strict false it is not enforced',
+        )
 
 
 def check(schema: object, level: Level, where: str) -> None:
@@ -183,6 +187,14 @@ def _needed(schema: Mapping[str, Any], root: Mapping[str, Any]) -> tuple[list[Ma
     if types == {"array"} and "items" in schema and (as_number(schema.get("minItems")) or 0) > 0:
         return [schema["items"]], 1
     return [], 0
+
+
+def _may_be_object(schema: Mapping[str, Any], where: str) -> bool:
+    """Say whether any object meets a strict schema, as far as its types and references tell."""
+    if not _is_of_object(schema, strict=True):
+        return False
+    check_schema(schema, where)  # keywords outside the dialect too, which the next line looks into
+    return "object" in ArgumentSchema(schema, schema, Visits(_MOST_VISITS)).types
 
 
 def _is_of_object(schema: Mapping[str, Any], strict: bool) -> bool:

@@ -28,6 +28,7 @@ from openk3.server.body import json_bytes
 from openk3.server.endpoint import Counter, Endpoint
 from openk3.server.exchange import AnswerRoute, CountRoute, Service
 from openk3.server.faults import Fault, fault_of
+from openk3.server.held import Bodies
 from openk3.server.limits import Limits
 from openk3.server.metrics import ServerMetrics
 from openk3.server.models import model_item, models_list, served_model, why_not_running
@@ -35,6 +36,7 @@ from openk3.server.openai.chat import ChatCompletions
 from openk3.server.openai.completions import Completions
 from openk3.server.openai.responses import Responses
 from openk3.server.openai.tokens import EstimateTokens
+from openk3.server.rebinding import LocalNames, is_loopback
 from openk3.server.settings import ServerSettings
 from openk3.server.usage import UsageLedger
 from openk3.server.web.page import routes as web_routes
@@ -111,6 +113,7 @@ def make_service(llm: LLM, settings: ServerSettings) -> Service:
         limits=Limits(settings.max_concurrent, settings.requests_per_minute),
         metrics=ServerMetrics(llm, model.names[0]),
         ledger=UsageLedger(settings.usage_file),
+        bodies=Bodies(settings.max_bodies_bytes),
     )
 
 
@@ -168,6 +171,8 @@ def _common(known: Sequence[str], asked: Sequence[str]) -> int:
 
 def _middleware(settings: ServerSettings, done: Callable[[Record], None], dialects: _Dialects) -> list[Middleware]:
     layers = [Middleware(Envelope, done=done, error=dialects.error)]
+    if not settings.api_keys and is_loopback(settings.host):
+        layers.append(Middleware(LocalNames, error=dialects.error))
     if settings.cors_origins:
         layers.append(
             Middleware(

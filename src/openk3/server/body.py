@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,10 @@ class ClientGone(Exception):
     """The client closed the connection: there is nobody to answer."""
 
 
-async def read_body(headers: Mapping[str, str], receive: Receive, max_bytes: int) -> bytes:
-    """Read a body of at most ``max_bytes``.
+async def read_body(
+    headers: Mapping[str, str], receive: Receive, max_bytes: int, grow: Callable[[int], None] = lambda size: None
+) -> bytes:
+    """Read a body of at most ``max_bytes``; ``grow`` hears of each part that comes, and may raise.
 
     Raises:
         Fault: it is longer (413), or compressed (415).
@@ -36,7 +38,9 @@ async def read_body(headers: Mapping[str, str], receive: Receive, max_bytes: int
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
-        body += message.get("body", b"")
+        part = message.get("body", b"")
+        grow(len(part))
+        body += part
         if len(body) > max_bytes:
             raise _too_large(f"more than {max_bytes:,}", max_bytes)
         more = message.get("more_body", False)

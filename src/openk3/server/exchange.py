@@ -7,34 +7,37 @@ say what was cached. Whatever ends a request early (client, time, shutdown) canc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from openk3.errors import DeadlineError, EngineError, OpenK3Error
+from openk3.errors import EngineError, OpenK3Error
 from openk3.llm.answer import Answer, Piece
 from openk3.llm.llm import LLM
 from openk3.llm.question import ChatOptions
 from openk3.protocol.sampling import Usage
 from openk3.server.access_log import Record, logged, record_of
+from openk3.server.attended import attended, while_there
 from openk3.server.auth import Keys
 from openk3.server.body import ClientGone, json_bytes, parse_object, read_body
 from openk3.server.endpoint import Asked, Counter, Endpoint, ServedModel, require_room
 from openk3.server.faults import Fault, fault_of
+from openk3.server.held import Bodies, Held
 from openk3.server.limits import Limits
 from openk3.server.metrics import ServerMetrics
 from openk3.server.reply import Reply
 from openk3.server.settings import ServerSettings
+from openk3.server.turns import Turns
 from openk3.server.usage import UsageLedger
 
 Result = TypeVar("Result")
 
-# More threads would not be faster, as Python runs one at a time, but a slow grammar or two stop nobody.
+# More threads would not be faster, as Python runs one at a time, but slow grammars of one client stop nobody else.
 _WORKERS = 4
 
 
@@ -49,8 +52,10 @@ class Service:
     limits: Limits
     metrics: ServerMetrics
     ledger: UsageLedger
+    bodies: Bodies
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     preparing: set[Future[Any]] = field(default_factory=set)
+    turns: Turns = field(default_factory=lambda: Turns(_WORKERS - 1))
     workers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(_WORKERS, "openk3-request"))
 
 
@@ -65,7 +70,9 @@ class _Route:
         record, headers, reply = record_of(scope), Headers(scope=scope), Reply(send, self._error)
         try:
             await attended(
-                self._reply(record, headers, receive, reply), self._service.stopping, self._service.settings.timeout_s
+                self._reply(record, headers, receive, reply, _address(scope)),
+                self._service.stopping,
+                self._service.settings.timeout_s,
             )
         except ClientGone:
             return
@@ -81,26 +88,49 @@ class _Route:
         fault = fault_of(error)
         return logged(error, record) if fault.kind == "server_error" else fault
 
-    async def _reply(self, record: Record, headers: Headers, receive: Receive, reply: Reply) -> None:
+    async def _reply(self, record: Record, headers: Headers, receive: Receive, reply: Reply, address: str) -> None:
         service = self._service
         record.key = service.keys.identify(headers)
-        with service.limits.admitted(record.key) as reply.headers:
-            body = await read_body(headers, receive, service.settings.max_body_bytes)
-            await while_there(receive, self._work(body, record, reply))
+        with service.limits.admitted(record.key) as reply.headers, service.bodies.one() as held:
+            held.content = await read_body(headers, receive, service.settings.max_body_bytes, held.grow)
+            # Without keys, whoever has an address is as good as one.
+            asker = f"key {record.key}" if service.keys else f"address {address}"
+            await while_there(receive, self._work(held, asker, record, reply))
 
-    async def _work(self, body: bytes, record: Record, reply: Reply) -> None:
+    async def _work(self, body: Held, asker: str, record: Record, reply: Reply) -> None:
         raise NotImplementedError
 
-    async def _in_worker(self, work: Callable[[], Result], undo: Callable[[Result], None]) -> Result:
-        """Do ``work`` in a thread; ``undo`` its result if by then nobody waits for it any more."""
-        future = self._service.workers.submit(work)
-        self._service.preparing.add(future)
-        future.add_done_callback(self._service.preparing.discard)
+    async def _in_worker(self, asker: str, work: Callable[[], Result], undo: Callable[[Result], None]) -> Result:
+        """Do ``work`` in a thread when it is the asker's turn; ``undo`` its result if nobody waits for it any more."""
+        future = await self._submitted(asker, work)
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             future.add_done_callback(lambda done: _undo(done, undo))
             raise
+
+    async def _submitted(self, asker: str, work: Callable[[], Result]) -> Future[Result]:
+        service, loop = self._service, asyncio.get_running_loop()
+
+        def end_turn(done: Future[Result]) -> None:
+            with suppress(RuntimeError):  # the event loop has ended before the thread
+                loop.call_soon_threadsafe(service.turns.give_back, asker)
+
+        await service.turns.take(asker)
+        try:
+            future = service.workers.submit(work)
+        except RuntimeError:
+            service.turns.give_back(asker)
+            raise
+        service.preparing.add(future)
+        future.add_done_callback(service.preparing.discard)
+        future.add_done_callback(end_turn)
+        return future
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def _undo(done: Future[Result], undo: Callable[[Result], None]) -> None:
@@ -115,8 +145,10 @@ class CountRoute(_Route):
         super().__init__(service, counter.error)
         self._counter = counter
 
-    async def _work(self, body: bytes, record: Record, reply: Reply) -> None:
-        await reply.whole(await self._in_worker(lambda: json_bytes(self._count(body)), lambda count: None))
+    async def _work(self, body: Held, asker: str, record: Record, reply: Reply) -> None:
+        await reply.whole(
+            await self._in_worker(asker, lambda: json_bytes(self._count(body.content)), lambda count: None)
+        )
 
     def _count(self, body: bytes) -> dict[str, Any]:
         service = self._service
@@ -130,8 +162,11 @@ class AnswerRoute(_Route):
         super().__init__(service, endpoint.error)
         self._endpoint = endpoint
 
-    async def _work(self, body: bytes, record: Record, reply: Reply) -> None:
-        asked, answer = await self._in_worker(lambda: self._ask(body, record.key), lambda asked: asked[1].cancel())
+    async def _work(self, body: Held, asker: str, record: Record, reply: Reply) -> None:
+        asked, answer = await self._in_worker(
+            asker, lambda: self._ask(body.content, record.key), lambda asked: asked[1].cancel()
+        )
+        body.free()
         meter = _Meter(answer, record, self._service)
         try:
             # `pieces` is an asynchronous generator, and closing it is what cancels the request in time
@@ -173,7 +208,9 @@ class AnswerRoute(_Route):
             meter.more(piece)
             await asyncio.sleep(0)  # when many have come, others get their turn between them
         # Not in the event loop: with log-probabilities of many tokens it takes seconds.
-        await reply.whole(await asyncio.to_thread(self._whole, asked, answer))
+        content = await asyncio.to_thread(self._whole, asked, answer)
+        meter.end()
+        await reply.whole(content)
 
     def _whole(self, asked: Asked, answer: Answer) -> bytes:
         return json_bytes(self._endpoint.whole(asked, answer, self._service.model))
@@ -196,6 +233,7 @@ class AnswerRoute(_Route):
             meter.more(piece)
             await reply.push(events.push(piece, answer.usage))
             await asyncio.sleep(0)
+        meter.end()
         await reply.push(events.end(answer))
         await reply.end()
 
@@ -206,6 +244,7 @@ class _Meter:
     def __init__(self, answer: Answer, record: Record, service: Service) -> None:
         self._answer, self._record, self._service = answer, record, service
         self._last = record.elapsed_s
+        self._has_ended = False
 
     def first(self, piece: Piece | None) -> None:
         """Count the first piece."""
@@ -220,7 +259,13 @@ class _Meter:
         self._last = now
 
     def end(self) -> None:
-        """Count the answer as far as it came; one that never began costs nothing."""
+        """Count the answer as far as it came, once; one that never began costs nothing.
+
+        Before its last bytes go out: whoever has them may ask for the account.
+        """
+        if self._has_ended:
+            return
+        self._has_ended = True
         answer, record = self._answer, self._record
         usage = answer.usage if answer.tokens else Usage(0, 0)
         record.usage, record.finish_reason = usage, answer.turn.finish_reason
@@ -233,45 +278,3 @@ def _usage_headers(usage: Usage) -> dict[str, str]:
         "X-Msh-Usage-Prompt-Tokens": str(usage.prompt_tokens),
         "X-Msh-Usage-Cached-Tokens": str(usage.cached_tokens),
     }
-
-
-async def attended(work: Coroutine[Any, Any, None], stopping: asyncio.Event, timeout_s: float) -> None:
-    """Do ``work`` until it is done.
-
-    Raises:
-        DeadlineError: that takes longer than ``timeout_s``.
-        Fault: the server stops before (503).
-    """
-    if await _first_of(work, stopping.wait(), timeout_s):
-        return
-    if stopping.is_set():
-        raise Fault("the server is stopping", status=503, kind="server_unavailable", hint="ask again later")
-    raise DeadlineError(f"the answer took longer than {timeout_s:g} seconds", hint="ask for a shorter one")
-
-
-async def while_there(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do ``work`` until it is done; raise `ClientGone` if the client leaves before. Its body must have been read."""
-    if not await _first_of(work, _gone(receive), None):
-        raise ClientGone
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _first_of(
-    work: Coroutine[Any, Any, None], other: Coroutine[Any, Any, object], timeout_s: float | None
-) -> bool:
-    """Tell whether ``work`` ended, raising its error, before ``other`` did and the time was over; cancel the rest."""
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(other)]
-    try:
-        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if tasks[0].done():
-            tasks[0].result()
-            return True
-        return False
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,4 +1,7 @@
-"""The model as the server's parts see it, and the list of models as clients see it."""
+"""The model as the server's parts see it, and the list of models as clients see it.
+
+Unusual: there is one model; each of its names is listed as a model of its own, since clients look for theirs.
+"""
 
 from __future__ import annotations
 

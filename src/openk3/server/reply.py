@@ -18,8 +18,9 @@ from openk3.server.body import json_bytes
 from openk3.server.endpoint import Event, EventStream
 from openk3.server.faults import Fault
 
-# What a client that does not read gets to see the end of its answer.
-_LAST_WORDS_S = 5.0
+LAST_WORDS_S = 5.0
+"""What a client that does not read gets to see the error that ends its answer."""
+
 _EVENT_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
@@ -65,7 +66,7 @@ class Reply:
             await self._json(fault.status, json_bytes(self._error(fault)), fault.headers)
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS_S):
+            async with asyncio.timeout(LAST_WORDS_S):
                 await self.push([] if self._events is None else self._events.fail(fault))
                 await self.end()
 

@@ -21,6 +21,7 @@ from openk3.errors import ConfigError
 from openk3.llm.llm import LLM
 from openk3.server.app import create_app
 from openk3.server.exchange import Service
+from openk3.server.reply import LAST_WORDS_S
 from openk3.server.settings import ServerSettings
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -28,8 +29,6 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _KEEP_ALIVE_S = 75
 # What the head of a request gets to come: without that, connections that send nothing would fill the process up.
 _HEAD_S = 30.0
-# What the errors that end requests at a shutdown get to reach their clients.
-_LAST_WORDS_S = 5.0
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -94,7 +93,7 @@ def serve(
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=int(min(settings.shutdown_s, 1e6) + 2 * _LAST_WORDS_S),
+        timeout_graceful_shutdown=int(min(settings.shutdown_s, 1e6) + 2 * LAST_WORDS_S),
     )
     server = _Server(config, service, ready, say)
     try:

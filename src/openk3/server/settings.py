@@ -1,4 +1,7 @@
-"""How a server behaves; frozen, validated once."""
+"""How a server behaves; frozen, validated once.
+
+Unusual: nothing of it changes while the server runs, keys and limits neither.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ class ServerSettings:
 
     It listens on ``host`` and ``port`` (0: any free one). ``names`` are the model's names for clients. ``api_keys``
     (name to key; none: everybody may ask) each allow ``max_concurrent`` requests at once and ``requests_per_minute``
-    (0: any number). Bodies have at most ``max_body_bytes`` and ``max_depth`` levels. ``cors_origins`` are other pages
+    (0: any number). Bodies have at most ``max_body_bytes`` and ``max_depth`` levels, and
+    ``max_bodies_bytes`` are held at once, of those that are not understood yet. ``cors_origins`` are other pages
     that may call. ``timeout_s`` bounds a request. ``shutdown_s`` is what running requests get when the server stops.
     ``free_sampling`` allows parameters that K3's rules fix. With ``isolate_keys`` only requests of one key share cached
     prefixes. ``usage_file`` keeps what each key has used, from one run to the next.
@@ -30,6 +34,7 @@ class ServerSettings:
     max_concurrent: int = 0
     requests_per_minute: int = 0
     max_body_bytes: int = 32 << 20
+    max_bodies_bytes: int = 1 << 30
     max_depth: int = 64
     cors_origins: tuple[str, ...] = ()
     timeout_s: float = 900.0
@@ -44,7 +49,7 @@ class ServerSettings:
         for name in ("max_concurrent", "requests_per_minute"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected 0 (any number) or more")
-        for name in ("max_body_bytes", "max_depth"):
+        for name in ("max_body_bytes", "max_bodies_bytes", "max_depth"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, expected at least 1")
         for name in ("timeout_s", "shutdown_s"):

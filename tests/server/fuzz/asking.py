@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import time
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -63,15 +64,23 @@ class Reply:
     body: bytes
 
 
+# A server may close a connection that was not used for longer; asking on it opens it again.
+_SURELY_KEPT_S = 20.0
+
+
 class Asker:
     """A client of the server at ``url`` that keeps one connection as long as it can."""
 
     def __init__(self, url: str) -> None:
         self.address = urlsplit(url).hostname or "", urlsplit(url).port or 0
         self._connection = http.client.HTTPConnection(*self.address, timeout=LONGEST_WAIT_S)
+        self._used = time.monotonic()
 
     def ask(self, path: str, body: bytes = b"", method: str = "POST", **headers: str) -> Reply:
         """Send one request and read its answer, all within a minute."""
+        if time.monotonic() - self._used > _SURELY_KEPT_S:
+            self._connection.close()
+        self._used = time.monotonic()
         lines = {"content-type": "application/json", **{name.replace("_", "-"): v for name, v in headers.items()}}
         try:
             self._connection.request(method, path, body, lines)

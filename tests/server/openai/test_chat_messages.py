@@ -86,7 +86,7 @@ WRONG_MESSAGES: dict[str, tuple[Any, str]] = {
     "result without id": ([HI, {"role": "tool", "content": "x"}], "messages[1].tool_call_id"),
     "result with an empty id": ([{"role": "tool", "content": "x", "tool_call_id": ""}], "messages[0].tool_call_id"),
     "partial is text": ([{"role": "assistant", "content": "x", "partial": "yes"}], "messages[0].partial"),
-    "assistant says nothing": ([HI, {"role": "assistant", "content": ""}, HI], "messages[1].content"),
+    "assistant has an empty list": ([HI, {"role": "assistant", "content": []}, HI], "messages[1].content"),
     "assistant is bare": ([HI, {"role": "assistant"}, HI], "messages[1].content"),
 }
 

@@ -8,7 +8,7 @@ import pytest
 
 from openk3.protocol.messages import ResponseFormat
 from openk3.server.endpoint import ServedModel
-from openk3.server.openai.tokens import num_prompt_tokens
+from openk3.server.prompt import num_prompt_tokens
 from tests.server.openai.conftest import HI, Reader, refusal, tool
 
 SCHEMA = {"type": "object", "properties": {"capital": {"type": "boolean"}}, "required": ["capital"]}

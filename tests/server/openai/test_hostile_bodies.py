@@ -19,7 +19,7 @@ from openk3.server.endpoint import ServedModel
 from openk3.server.faults import fault_of
 from openk3.server.openai.chat import ChatCompletions
 from openk3.server.openai.completions import Completions
-from openk3.server.openai.tokens import num_prompt_tokens
+from openk3.server.prompt import num_prompt_tokens
 from tests.server.openai.conftest import tool
 
 CALL = {"id": "a_0", "type": "function", "function": {"name": "a", "arguments": '{"city": 1}'}}

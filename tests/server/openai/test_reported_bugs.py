@@ -130,7 +130,7 @@ def test_kimi_code_1985_a_message_of_calls_may_have_no_text(read: Reader) -> Non
     for content in ("", None):
         read(messages=[HI, {"role": "assistant", "content": content, "tool_calls": [call]}, result])
     with pytest.raises(Fault, match=r"messages\[1\]\.content must not be empty"):
-        read(messages=[HI, {"role": "assistant", "content": ""}, HI])
+        read(messages=[HI, {"role": "assistant"}, HI])
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""The endpoint for Anthropic's messages."""
+"""The endpoint for Anthropic's messages.
+
+Unusual: at two paths, the hosted service's and Anthropic's own, so that clients need only another address.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ class Messages:
 
     def whole(self, asked: Asked, answer: Answer, model: ServedModel) -> dict[str, Any]:
         """Return the body of a finished answer."""
-        return message_body(_new_id(), asked.model, answer)
+        return message_body(_new_id(), asked.model, answer, thinking=asked.options["thinking"])
 
     def events(self, asked: Asked, model: ServedModel) -> EventStream:
         """Begin to turn an answer into events."""
-        return MessageEvents(_new_id(), asked.model)
+        return MessageEvents(_new_id(), asked.model, thinking=asked.options["thinking"])
 
     def error(self, fault: Fault) -> dict[str, Any]:
         """Return the body of an error."""

@@ -33,9 +33,9 @@ _Data = dict[str, Any]
 class MessageEvents:
     """The events of one answer: blocks one after another, each with a start, its deltas and a stop."""
 
-    def __init__(self, message_id: str, model: str) -> None:
+    def __init__(self, message_id: str, model: str, *, thinking: bool = True) -> None:
         self._id, self._model = message_id, model
-        self._blocks = BlockEvents()
+        self._blocks = BlockEvents(thinking=thinking)
 
     def begin(self, usage: Usage) -> Iterator[Event]:
         """Give the message without content."""
@@ -59,9 +59,13 @@ class MessageEvents:
 
 
 class BlockEvents:
-    """The events of content: at most one block is open, and indexes count from 0."""
+    """The events of content: at most one block is open, and indexes count from 0.
 
-    def __init__(self) -> None:
+    Without ``thinking``, what a model thinks all the same is left out.
+    """
+
+    def __init__(self, *, thinking: bool) -> None:
+        self._thinking = thinking
         self._index = -1
         self._open: str | None = None
         self._thoughts = hashlib.sha256()
@@ -69,7 +73,7 @@ class BlockEvents:
     def push(self, delta: Delta) -> Iterator[_Data]:
         """Give the events of one delta; another kind of text closes the block that is open."""
         match delta:
-            case ReasoningDelta(text):
+            case ReasoningDelta(text) if self._thinking:
                 yield from self._enter("thinking", thinking="", signature="")
                 self._thoughts.update(text.encode("utf-8", "surrogatepass"))
                 yield self._delta("thinking_delta", thinking=text)
@@ -105,14 +109,14 @@ class BlockEvents:
         return {"type": "content_block_delta", "index": self._index, "delta": {"type": kind, **more}}
 
 
-def message_body(message_id: str, model: str, answer: Answer) -> dict[str, Any]:
+def message_body(message_id: str, model: str, answer: Answer, *, thinking: bool = True) -> dict[str, Any]:
     """Return the body of a finished answer."""
-    content = {"content": _collected(_content_events(answer))}
+    content = {"content": _collected(_content_events(answer, thinking=thinking))}
     return _message(message_id, model, answer.usage) | content | _stopped(answer.turn.finish_reason, answer.stopped_by)
 
 
-def _content_events(deltas: Iterable[Delta]) -> Iterator[_Data]:
-    blocks = BlockEvents()
+def _content_events(deltas: Iterable[Delta], *, thinking: bool) -> Iterator[_Data]:
+    blocks = BlockEvents(thinking=thinking)
     for delta in deltas:
         yield from blocks.push(delta)
     yield from blocks.close()

@@ -9,11 +9,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from openk3.chat.grammar import MOST_TOOLS
 from openk3.chat.mfjs import check_parameters
 from openk3.errors import ChatError
 from openk3.llm.question import ChatOptions
 from openk3.protocol.messages import ToolDeclaration
-from openk3.server.faults import fault_of
+from openk3.server.faults import Fault, fault_of
 from openk3.server.values import Fields, Value
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,255}")
@@ -28,7 +29,10 @@ def read_tools(body: Fields) -> ChatOptions:
         Fault: a tool is none, has a name twice, or is to be called and not declared.
     """
     tools: dict[str, ToolDeclaration] = {}
-    for item in body.items("tools", "a list of tools") or ():
+    items = body.items("tools", "a list of tools") or ()
+    if len(items) > MOST_TOOLS:
+        raise Fault(f"tools has {len(items):,} tools, expected at most {MOST_TOOLS:,}", hint="declare fewer tools")
+    for item in items:
         tool = item.fields("a tool with name and input_schema")
         name = _name(tool)
         if name in tools:

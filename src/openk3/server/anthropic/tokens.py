@@ -1,15 +1,18 @@
-"""The endpoint that counts the tokens of a prompt without answering it."""
+"""The endpoint that counts the tokens of a prompt without answering it.
+
+Unusual: ``max_tokens`` need not be there, as Anthropic's clients leave it out here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from openk3.chat.render import render
 from openk3.server.anthropic.errors import error_body
 from openk3.server.anthropic.messages_request import read_conversation
 from openk3.server.endpoint import ServedModel
 from openk3.server.faults import Fault
+from openk3.server.prompt import num_prompt_tokens
 
 
 class CountTokens:
@@ -24,18 +27,7 @@ class CountTokens:
             Fault: the body cannot be understood.
             ChatError: the conversation is something that the chat format cannot express.
         """
-        asked = read_conversation(body, model)
-        options = asked.options
-        prompt = render(
-            asked.messages,
-            tokenizer=model.tokenizer,
-            tools=options.get("tools", ()),
-            tool_choice=options.get("tool_choice", "auto"),
-            response_format=options.get("response_format"),
-            thinking=options.get("thinking", True),
-            effort=options.get("effort", "max"),
-        )
-        return {"input_tokens": prompt.num_prompt_tokens}
+        return {"input_tokens": num_prompt_tokens(read_conversation(body, model), model)}
 
     def error(self, fault: Fault) -> dict[str, Any]:
         """Return the body of an error."""

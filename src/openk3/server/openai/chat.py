@@ -59,7 +59,7 @@ class ChatCompletions:
 
 def _message(answer: Answer, view: ChatView) -> dict[str, Any]:
     """Give the message, with an empty text for what was begun: reasoning if there may be any, content if that ended."""
-    message = {"role": "assistant", "content": "", **message_of(answer)}
+    message = {"role": "assistant", "content": "", **message_of(answer, thinking=view.thinking)}
     if view.thinking:
         message.setdefault("reasoning_content", "")
     is_cut = answer.turn.finish_reason == "length" and view.channel == "think"

@@ -23,11 +23,11 @@ class Increments:
     """Turn deltas into what a frame adds to the message.
 
     The end of reasoning is an empty piece of it, before whatever comes next. What a model thinks after that is left
-    out: clients have closed its reasoning.
+    out, as clients have closed its reasoning, and so is all that it thinks without ``thinking``.
     """
 
-    def __init__(self) -> None:
-        self._has_reasoned = self._has_ended = False
+    def __init__(self, *, thinking: bool) -> None:
+        self._has_reasoned, self._has_ended = False, not thinking
 
     def of(self, delta: Delta) -> Iterator[dict[str, Any]]:
         """Give the increments of a delta, none or several."""
@@ -59,9 +59,9 @@ def _added(delta: Delta) -> dict[str, Any] | None:
     return None
 
 
-def message_of(deltas: Iterable[Delta]) -> dict[str, Any]:
+def message_of(deltas: Iterable[Delta], *, thinking: bool) -> dict[str, Any]:
     """Add the increments of a whole answer up; a field that nothing was added to is not there."""
-    increments, message = Increments(), dict[str, Any]()
+    increments, message = Increments(thinking=thinking), dict[str, Any]()
     for increment in (increment for delta in deltas for increment in increments.of(delta)):
         for name in ("reasoning_content", "content"):
             if name in increment:
@@ -89,7 +89,7 @@ class ChatEvents:
             "created": int(time.time()),
             "model": asked.model,
         }
-        self._increments = Increments()
+        self._increments = Increments(thinking=self._view.thinking)
         self._logprobs = ContentLogprobs(model.tokenizer, self._view.channel) if self._view.logprobs else None
 
     def begin(self, usage: Usage) -> Iterable[Event]:

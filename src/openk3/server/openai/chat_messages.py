@@ -26,7 +26,7 @@ _MEDIA = {
 }
 
 
-def read_messages(body: Fields, *, thinking: bool) -> tuple[Message, ...]:
+def read_messages(body: Fields) -> tuple[Message, ...]:
     """Read the conversation.
 
     Raises:
@@ -35,7 +35,7 @@ def read_messages(body: Fields, *, thinking: bool) -> tuple[Message, ...]:
     values = body.require("messages", "a list of messages").items("a list of messages")
     if not values:
         raise Fault("messages is [], expected at least one message", param="messages")
-    messages = tuple(_read(value.fields("a message, an object"), thinking) for value in values)
+    messages = tuple(_read(value.fields("a message, an object")) for value in values)
     try:
         check_conversation(messages)
     except ChatError as error:
@@ -43,7 +43,7 @@ def read_messages(body: Fields, *, thinking: bool) -> tuple[Message, ...]:
     return messages
 
 
-def _read(fields: Fields, thinking: bool) -> Message:
+def _read(fields: Fields) -> Message:
     role = fields.require("role", one_of(_ROLES)).choice(_ROLES)
     message = Message(
         role=cast(Role, "system" if role == "developer" else role),
@@ -55,7 +55,7 @@ def _read(fields: Fields, thinking: bool) -> Message:
         tools=read_tools(_tools(fields, role)),
         partial=fields.flag("partial") or False,
     )
-    _require_content(message, fields, thinking)
+    _require_content(message, fields)
     return message
 
 
@@ -113,14 +113,14 @@ def _tools(fields: Fields, role: str) -> Value | None:
     return tools
 
 
-def _require_content(message: Message, fields: Fields, thinking: bool) -> None:
+def _require_content(message: Message, fields: Fields) -> None:
     """Refuse a message that says nothing, unless this server may have said it."""
     path = fields.path_of("content")
     if message.tools:
         if _has_text(message.content):
             raise Fault(f"{path} is given beside tools, expected one of both", param=path, hint="send two messages")
     elif message.role == "assistant":
-        may_be_ours = message.reasoning is not None or (message.content == "" and not thinking)
+        may_be_ours = message.reasoning is not None or message.content == ""  # an empty answer without thinking
         if not (_has_text(message.content) or message.tool_calls or message.partial or may_be_ours):
             raise Fault(
                 f"{path} must not be empty: this message of the assistant has no reasoning_content and no tool_calls",

@@ -60,7 +60,7 @@ def read_chat(body: Mapping[str, Any], model: ServedModel) -> Asked:
     fields = Fields(body)
     name = require_model(body.get("model"), model)
     thinking = read_thinking(fields)
-    messages = read_messages(fields, thinking=thinking.enabled)
+    messages = read_messages(fields)
     limit = read_max_tokens(fields, _LIMITS, model)
     check_hints(fields)
     return Asked(

@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from openk3.chat.grammar import MOST_TOOLS
 from openk3.chat.mfjs import check_parameters
 from openk3.errors import ChatError
 from openk3.protocol.messages import ToolChoice, ToolDeclaration
 from openk3.server.faults import Fault
-from openk3.server.values import Fields, Value, json_shown
+from openk3.server.values import Fields, Items, Value, json_shown
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _CHOICES = ("auto", "none", "required")
@@ -34,7 +35,19 @@ def read_tools(tools: Value | None, *, most_characters: int = 256) -> tuple[Tool
     """
     if tools is None:
         return ()
-    return tuple(_read_tool(tool, most_characters) for tool in tools.items("a list of tools"))
+    return tuple(_read_tool(tool, most_characters) for tool in tool_items(tools))
+
+
+def tool_items(tools: Value) -> Items:
+    """Return the items of a list of tools; raise `Fault` (400) if there are more than a grammar can hold."""
+    items = tools.items("a list of tools")
+    if len(items) > MOST_TOOLS:
+        raise Fault(
+            f"{tools.path} has {len(items):,} tools, expected at most {MOST_TOOLS:,}",
+            param=tools.path,
+            hint="declare fewer tools",
+        )
+    return items
 
 
 def require_unique(places: Iterable[tuple[str, ToolDeclaration]]) -> list[str]:

@@ -9,14 +9,14 @@ import json
 import re
 from typing import Any
 
-from openk3.chat.grammar_text import fault_of, nested, regex
+from openk3.chat.grammar_arguments import MOST_LARK
+from openk3.chat.grammar_text import nested, refusal_of, regex
 from openk3.errors import ChatError
 from openk3.protocol.deep_stack import with_deep_stack
 from openk3.server.faults import Fault
 from openk3.server.values import Fields, Value
 
 _ARGUMENT = "input"
-_MOST_CHARACTERS = 1 << 13
 _OPENING = f'{{"{_ARGUMENT}":"'
 # As much of the inside of a JSON string as is whole.
 _WHOLE = re.compile(r'(?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*+', re.DOTALL)
@@ -49,8 +49,8 @@ def _format(wanted: Fields | None) -> dict[str, Any]:
         return {}
     syntax = wanted.require("syntax", "lark or regex")
     definition = wanted.require("definition", "the text of the grammar")
-    if not 1 <= len(definition.text()) <= _MOST_CHARACTERS:
-        raise definition.fault(f"1 to {_MOST_CHARACTERS:,} characters")
+    if not 1 <= len(definition.text()) <= MOST_LARK:
+        raise definition.fault(f"1 to {MOST_LARK:,} characters")
     if not _is_unicode(definition.value):
         raise definition.fault("whole characters, no halves of surrogate pairs")
     return _lark(definition) if syntax.choice(("lark", "regex")) == "lark" else _pattern(definition)
@@ -70,7 +70,7 @@ def _lark(definition: Value) -> dict[str, Any]:
 
 
 def _pattern(definition: Value) -> dict[str, Any]:
-    if fault := with_deep_stack(lambda: fault_of(f"TEXT\nTEXT: {regex(definition.value)}")):
+    if fault := with_deep_stack(lambda: refusal_of(f"TEXT\nTEXT: {regex(definition.value)}")):
         raise definition.fault(f"a regular expression that can be enforced: {fault}")
     return {"pattern": f"^(?:{definition.value})$"}
 

@@ -1,4 +1,7 @@
-"""Objects that several of OpenAI's endpoints answer with: usage, errors, ids."""
+"""Objects that several of OpenAI's endpoints answer with: usage, errors, ids.
+
+Unusual: cached tokens are said twice, as OpenAI's clients and those of the hosted service look in different places.
+"""
 
 from __future__ import annotations
 

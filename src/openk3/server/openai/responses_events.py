@@ -26,7 +26,7 @@ class ResponseEvents:
         view: ResponsesView = asked.body
         self._response = ResponseObject(asked)
         self._logprobs = _logprobs(view, model)
-        self._output = Output(view.tools, self._logprobs)
+        self._output = Output(view.tools, self._logprobs, thinking=view.thinking)
         self._numbers = count()
 
     def begin(self, usage: Usage) -> Iterable[Event]:
@@ -68,7 +68,8 @@ def response_body(asked: Asked, answer: Answer, model: ServedModel) -> dict[str,
     logprobs = _logprobs(view, model)
     if logprobs:
         logprobs.push(answer.tokens)
-    output, is_cut = Output(view.tools, logprobs), answer.turn.finish_reason == "length"
+    output = Output(view.tools, logprobs, thinking=view.thinking)
+    is_cut = answer.turn.finish_reason == "length"
     for delta in answer:
         _exhaust(output.push(delta))
     _exhaust(output.end(is_cut=is_cut))

@@ -26,17 +26,23 @@ Data = dict[str, Any]
 
 
 class Output:
-    """Turn deltas into events; ``items`` are those that have ended, in order. At most one is open."""
+    """Turn deltas into events; ``items`` are those that have ended, in order. At most one is open.
 
-    def __init__(self, tools: Mapping[str, Tool], logprobs: ContentLogprobs | None = None) -> None:
+    Without ``thinking``, what a model thinks all the same is left out.
+    """
+
+    def __init__(
+        self, tools: Mapping[str, Tool], logprobs: ContentLogprobs | None = None, *, thinking: bool = True
+    ) -> None:
         self.items: list[Data] = []
+        self._thinking = thinking
         self._tools, self._logprobs = tools, logprobs
         self._open: _Item | None = None
 
     def push(self, delta: Delta) -> Iterator[Data]:
         """Give the events of one delta; another kind of text ends the item that is open."""
         match delta:
-            case ReasoningDelta(text):
+            case ReasoningDelta(text) if self._thinking:
                 if not isinstance(self._open, _Reasoning):
                     yield from self._begin(_Reasoning())
                 yield from self._more(text)

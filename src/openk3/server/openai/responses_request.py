@@ -40,6 +40,7 @@ class ResponsesView:
     """What the form of an answer depends on; ``repeated`` is what it says of the request, as the client wrote it."""
 
     tools: Mapping[str, Tool] = field(default_factory=dict)
+    thinking: bool = True
     channel: Channel = "think"
     logprobs: bool = False
     repeated: Mapping[str, Any] = field(default_factory=dict)
@@ -79,9 +80,10 @@ def read_responses(body: Mapping[str, Any], model: ServedModel) -> Asked:
         explicit_max_tokens=limit,
         body=ResponsesView(
             tools=tools,
+            thinking=thinking.enabled,
             channel="think" if thinking.enabled else "response",
             logprobs=bool(alternatives) or _LOGPROBS in _included(fields),
-            repeated=_repeated(fields, params, thinking, choice),
+            repeated=_repeated(fields, _shown_params(params, model), thinking, choice),
         ),
     )
 
@@ -104,6 +106,11 @@ def _effort(body: Fields) -> Any:
 def _params(body: Fields, model: ServedModel, thinking: Thinking, limit: int | None) -> SamplingParams:
     params = read_parameters(body, model, thinking=thinking.enabled)
     return with_max_tokens(params, limit or DEFAULT_MAX_TOKENS)
+
+
+def _shown_params(params: SamplingParams, model: ServedModel) -> SamplingParams:
+    """Give parameters with the limit that holds: no answer is longer than the model's context."""
+    return replace(params, max_tokens=min(params.max_tokens or model.max_tokens, model.max_tokens))
 
 
 def _read_format(body: Fields) -> ResponseFormat | None:

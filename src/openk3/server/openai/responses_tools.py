@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from openk3.protocol.messages import ToolDeclaration
 from openk3.server.faults import Fault
-from openk3.server.openai.chat_tools import Choice, check_name, check_schema, read_choice
+from openk3.server.openai.chat_tools import Choice, check_name, check_schema, read_choice, tool_items
 from openk3.server.openai.custom_tools import custom_function
 from openk3.server.values import Fields, Value, json_shown, one_of
 
@@ -66,7 +66,7 @@ def read_tools(tools: Value | None) -> list[Tool]:
     Raises:
         Fault: one that this server does not have, has no fit name, or takes what cannot be enforced (400).
     """
-    values = () if tools is None else tools.items("a list of tools")
+    values = () if tools is None else tool_items(tools)
     return [tool for value in values for tool in _read(value)]
 
 

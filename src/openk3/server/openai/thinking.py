@@ -47,6 +47,8 @@ def _is_enabled(body: Fields, switches: Fields, template: Fields, effort: Value 
     for fields, name in ((template, "thinking"), (template, "enable_thinking"), (body, "enable_thinking")):
         if (flag := fields.flag(name)) is not None:
             return flag
+    if "effort" in switches or "thinking_effort" in template:
+        return True
     return not (effort and effort.value == "none")
 
 

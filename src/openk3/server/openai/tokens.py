@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from openk3.chat.render import render
 from openk3.errors import OpenK3Error
-from openk3.server.endpoint import Asked, ServedModel
+from openk3.server.endpoint import ServedModel
 from openk3.server.faults import Fault, fault_of
 from openk3.server.openai.chat_request import read_chat
 from openk3.server.openai.objects import error_object
+from openk3.server.prompt import num_prompt_tokens
 
 
 class EstimateTokens:
@@ -31,18 +31,3 @@ class EstimateTokens:
     def error(self, fault: Fault) -> dict[str, Any]:
         """Return the body of an error."""
         return error_object(fault)
-
-
-def num_prompt_tokens(asked: Asked, model: ServedModel) -> int:
-    """Render a conversation and count its tokens as usage does; raise `ChatError` if it cannot be rendered."""
-    options = asked.options
-    prompt = render(
-        asked.messages,
-        tokenizer=model.tokenizer,
-        tools=options.get("tools", ()),
-        tool_choice=options.get("tool_choice", "auto"),
-        response_format=options.get("response_format"),
-        thinking=options.get("thinking", True),
-        effort=options.get("effort", "max"),
-    )
-    return prompt.num_prompt_tokens
