@@ -217,7 +217,7 @@ def test_an_error_on_the_way_is_the_last_event() -> None:
 
 
 def test_signatures_are_of_both_alphabets_of_base64() -> None:
-    blocks = BlockEvents()
+    blocks = BlockEvents(thinking=True)
     *_, signed, _ = [*blocks.push(ReasoningDelta("Hm.")), *blocks.close()]
     signature = signed["delta"]["signature"]
     assert signature.isalnum() and len(signature) % 4 == 0
