@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Sequence
 
 import pytest
 import torch
 
 from openk3.engine.config import EngineConfig
+from openk3.engine.sequence import EngineSequence
+from openk3.engine.speculative.drafter import ComputedRow, Drafter
 from openk3.errors import CapacityError, ConfigError, DeadlineError, EngineError, NumericsError
 from openk3.model.model import K3ForCausalLM
 from openk3.protocol.request import MediaSpan, Request
@@ -32,6 +35,29 @@ def poisonous_model(value: float) -> K3ForCausalLM:
     with torch.no_grad():
         model.model.embed_tokens.weight[POISONOUS] = value
     return model
+
+
+class Guess:
+    """Drafts as many tokens as it may for sequences of 17 read tokens, at one length."""
+
+    max_depth = 14
+    bytes_per_token = 0
+    bytes_per_sequence = 0
+
+    def __init__(self, when: int) -> None:
+        self._when = when
+
+    def propose(self, sequences: Sequence[EngineSequence], depths: Sequence[int]) -> list[list[int]]:
+        return [
+            [3] * depth if len(sequence.tokens) == self._when and sequence.num_prompt == 17 else []
+            for sequence, depth in zip(sequences, depths, strict=True)
+        ]
+
+    def computed(self, rows: Sequence[ComputedRow]) -> None:
+        pass
+
+    def release(self, sequence: EngineSequence) -> None:
+        pass
 
 
 def unused(prompt: tuple[int, ...]) -> tuple[int, ...]:
@@ -188,6 +214,34 @@ class TestTurns:
         harness.run()
         assert tuple(waits) == plain(build(), batch).outputs
         assert harness.core.metrics.preemptions == 1
+
+    def test_batch_work_is_not_set_aside_for_somebody_it_cannot_make_room_for(self) -> None:
+        harness = Harness(build(), EngineConfig(page_size=16, prefix_cache=False), slots=4, blocks=30, stop=())
+        harness.submit(request(200, seed=1, count=150))
+        for seed in (2, 3):
+            harness.submit(request(40, seed, count=100, priority="batch"))
+        for _ in range(6):
+            harness.step()
+        large = harness.submit(request(330, seed=4, count=2))
+        for _ in range(6):
+            assert (harness.core.metrics.running, harness.core.metrics.preemptions) == (3, 0)
+            harness.step()
+        harness.run()
+        assert drain(large)[1] is None
+        harness.check_nothing_is_held()
+
+    def test_nobody_is_set_aside_for_drafts(self) -> None:
+        def read(drafter: Drafter | None) -> tuple[int, int]:
+            config = EngineConfig(page_size=16, prefix_cache=False, speculate_depth=4)
+            harness = Harness(build(), config, slots=4, blocks=5, drafter=drafter, stop=())
+            harness.submit(request(20, seed=1, count=14))
+            harness.submit(request(17, seed=2, count=40))
+            harness.run()
+            return harness.core.metrics.preemptions, harness.core.metrics.drafted
+
+        assert read(None) == (0, 0)
+        preemptions, drafted = read(Guess(when=30))
+        assert preemptions == 0 and drafted == 0, "the page that drafts would need is the other's"
 
     def test_a_shared_beginning_is_computed_once(self) -> None:
         harness = Harness(build(), EngineConfig(token_budget=64))

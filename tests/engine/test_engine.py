@@ -12,14 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from openk3.engine import core
 from openk3.engine.config import EngineConfig
 from openk3.engine.engine import Engine
 from openk3.engine.stream import TokenStream
-from openk3.errors import ConfigError, DeadlineError, EngineError, OpenK3Error, QueueFullError
+from openk3.errors import CapacityError, ConfigError, DeadlineError, EngineError, OpenK3Error, QueueFullError
 from openk3.protocol.request import Request
 from openk3.protocol.sampling import SamplingParams, TokenOutput
 from tests.engine.harness import STOP, build, ids, plain
@@ -301,6 +303,53 @@ class TestFailing:
         engine.close()
         assert "the engine stopped" in caplog.text
         assert engine.metrics.failed == 3
+
+
+def test_bookkeeping_that_fails_leaves_nobody_waiting(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = make()
+    bias = {STOP: -1000.0}
+    streams = [
+        engine.submit(
+            Request(
+                prompt_ids=ids(20, seed),
+                params=SamplingParams(temperature=0.0, max_tokens=5000, logit_bias=bias),
+            )
+        )
+        for seed in range(3)
+    ]
+    readers = [iter(stream) for stream in streams]
+    for reader in readers:
+        next(reader)
+
+    def broken(sequence: object) -> None:
+        raise RuntimeError("the books are in disorder")
+
+    monkeypatch.setattr(engine._core.holdings, "release", broken)
+    streams[0].cancel()
+    engine._thread.join(SECONDS)
+    assert all(stream.stats is not None for stream in streams), "a reader would wait for ever"
+    for reader in readers[1:]:
+        with pytest.raises(EngineError):
+            list(reader)
+
+
+def test_an_engine_that_could_not_be_made_leaves_its_folder_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = EngineConfig(memory_bytes=MEMORY, cache_folder=tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise CapacityError("no memory", hint="close something")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(core, "Arena", refuse)
+        with pytest.raises(CapacityError):
+            Engine(build(), config, fingerprint="x")
+    engine = Engine(build(), config, fingerprint="x")
+    try:
+        assert engine._core._disk is not None and not caplog.records
+    finally:
+        engine.close()
 
 
 def test_counts_add_up_after_the_streams_have_ended(make: Make) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLParserLimits
 from torch import Tensor
 
 from openk3.chat.grammar import answer_grammar, token_bytes
@@ -256,3 +256,27 @@ def test_vocabularies_that_do_not_fit_are_refused() -> None:
     for texts, stops, size in (([b"a"] * 3, [1], 2), ([b"a"], [], 5), ([b"a"], [5], 5), ([b"a"], [-1], 5)):
         with pytest.raises(ConfigError, match="expected"):
             GrammarCompiler(texts, stops, size)
+
+
+def test_what_others_wrote_in_the_same_grammar_uses_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of an automaton share a lexer, whose states have a limit; here few answers fill it."""
+    grammar = Grammar(r"start: /[a-z ]*a[a-z ]{40}X/")
+    letters = [token for token, text in enumerate(token_bytes(TOKENIZER)) if text and set(text) <= set(b"abcdef ")]
+
+    def write(compiler: GrammarCompiler, seed: int) -> list[Tensor]:
+        made, rng, masks = compiler.compile(grammar), random.Random(seed), []
+        for _ in range(40):
+            masks.append(made.allowed())
+            drafts = rng.choices(letters, k=3)
+            made.accept(drafts[0] if made.count_allowed(drafts) else next(t for t in letters if masks[-1][t]))
+        return masks
+
+    expected = write(GrammarCompiler(token_bytes(TOKENIZER), STOPS, VOCAB), seed=0)
+    monkeypatch.setattr(engine_grammar, "_LIMITS", LLParserLimits(max_lexer_states=4000, verbose_errors=False))
+    small, renewed = GrammarCompiler(token_bytes(TOKENIZER), STOPS, VOCAB), []
+    compile_anew = small._renewed
+    monkeypatch.setattr(small, "_renewed", lambda lark: (renewed.append(lark), compile_anew(lark))[1])
+    for seed in (*range(12), 0):
+        masks = write(small, seed)
+    assert renewed
+    assert all(torch.equal(mask, other) for mask, other in zip(masks, expected, strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from openk3.engine.memory import MemoryPlan, plan_memory
 from openk3.engine.sizes import available_memory, format_size, parse_size
 from openk3.errors import CapacityError, ConfigError
 from openk3.model.presets import preset
+from openk3.model.state import kda_shapes
 
 
 @pytest.mark.parametrize(
@@ -103,3 +105,15 @@ def test_a_draft_model_has_room_for_its_own_pass_and_states() -> None:
     )
     assert dict(drafted.parts)["a step"] > 10 * dict(alone.parts)["a step"]
     assert drafted.num_blocks < alone.num_blocks and drafted.total <= 10**10
+
+
+def test_what_all_layers_hold_until_drafts_are_judged_is_planned() -> None:
+    plain, drafting = (
+        dict(plan("slice", 60 * 10**9, speculate=kind, token_budget=256).parts) for kind in ("off", "ngram")
+    )
+    config = preset("slice")
+    shapes = kda_shapes(config)
+    token = len(config.kda_layers) * (math.prod(shapes.opened[1:]) * 4 + shapes.conv[1] * 2)
+    state = len(config.kda_layers) * math.prod(shapes.recurrent) * 4
+    assert drafting["a step"] - plain["a step"] == 256 * token
+    assert drafting["rows of a step"] - plain["rows of a step"] >= 32 * state

@@ -75,6 +75,7 @@ class EngineCore:
         )
         self._runner = Runner(model, slots, latents)
         self._drafting: dict[EngineSequence, None] = {}
+        self._live: dict[EngineSequence, None] = {}
         self._counts: dict[str, Any] = defaultdict(int)
 
     @property
@@ -134,6 +135,7 @@ class EngineCore:
 
     def add(self, sequence: EngineSequence) -> None:
         """Let a prepared sequence wait for its turn."""
+        self._live[sequence] = None
         self.scheduler.add(sequence)
 
     def step(self) -> None:
@@ -151,9 +153,12 @@ class EngineCore:
         self._count(step_s=time.monotonic() - begin)
 
     def close(self) -> None:
-        """End every request and the cache's files."""
-        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
-            self._fail(sequence, closed_engine())
+        """End every request, also after an error that left the books in disorder, and the cache's files."""
+        for sequence in list(self._live):
+            try:
+                self._fail(sequence, closed_engine())
+            except Exception:
+                _log.exception("a request could not be ended in order")
         if self._disk is not None:
             self._disk.close()
 
@@ -323,8 +328,11 @@ class EngineCore:
         self._count(failed=1)
 
     def _end(self, sequence: EngineSequence, error: OpenK3Error | None = None) -> None:
-        self.scheduler.remove(sequence)
-        sequence.stream.close(sequence.stats(), error)
+        self._live.pop(sequence, None)
+        try:
+            self.scheduler.remove(sequence)
+        finally:
+            sequence.stream.close(sequence.stats(), error)
 
     def _refuse_stuck(self) -> None:
         """Fail the first waiting request if nothing runs and it still finds no room, rather than wait for ever."""

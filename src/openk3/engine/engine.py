@@ -67,15 +67,21 @@ class Engine:
             draft_model=None if draft_model is None else (draft_model.config, draft_model.dtype),
             budget=self.config.memory_bytes,
         )
-        self._core = EngineCore(
-            model,
-            self.config,
-            self.memory,
-            stop_token_ids=stop_token_ids,
-            grammars=grammars,
-            drafter=drafter,
-            disk=_open_disk(model, self.config, fingerprint),
-        )
+        disk = _open_disk(model, self.config, fingerprint)
+        try:
+            self._core = EngineCore(
+                model,
+                self.config,
+                self.memory,
+                stop_token_ids=stop_token_ids,
+                grammars=grammars,
+                drafter=drafter,
+                disk=disk,
+            )
+        except BaseException:
+            if disk is not None:
+                disk.close()
+            raise
         self._changed = threading.Condition()
         self._inbox: deque[EngineSequence] = deque()
         self._closed = False

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ _DEFINITION = re.compile(r"^[ \t]*[!?]?[A-Za-z_]", re.MULTILINE)
 # Last, so that it counts, and so that errors name the right lines.
 _ANY_TOKENISATION = '\n%llguidance {"no_forcing": true}\n'
 _LIMITS = LLParserLimits(max_grammar_size=100_000, verbose_errors=False)
+# What llguidance says when a lexer has as many states as it may. Copies of an automaton have one lexer together.
+_LEXER_IS_FULL = "too many states"
 
 
 class GrammarCompiler:
@@ -62,7 +64,14 @@ class GrammarCompiler:
         if compiled is None:
             compiled = self._compile(grammar.lark)
             self._keep(grammar.lark, compiled)
-        return Matcher(compiled.deep_copy(), self._stop_token_ids, self._vocabulary.size)
+        renewed = partial(self._renewed, grammar.lark)
+        return Matcher(compiled.deep_copy(), self._stop_token_ids, self._vocabulary.size, renewed)
+
+    def _renewed(self, lark: str) -> LLMatcher:
+        """Compile a grammar again, for one answer alone, and forget the copy that others have filled."""
+        with self._lock:
+            self._compiled.pop(lark, None)
+        return self._compile(lark)
 
     def _cached(self, lark: str) -> LLMatcher | None:
         with self._lock:
@@ -93,10 +102,21 @@ class GrammarCompiler:
 
 
 class Matcher:
-    """Follow one answer through its grammar; not for several threads at once."""
+    """Follow one answer through its grammar; not for several threads at once.
 
-    def __init__(self, automaton: LLMatcher, stop_token_ids: frozenset[int], vocab_size: int) -> None:
-        self._automaton = automaton
+    Answers to one grammar share a lexer, which has a largest size. One that finds it full goes on with a lexer of its
+    own, from ``renewed``: whether an answer is too much for the grammar's limits depends on that answer alone.
+    """
+
+    def __init__(
+        self,
+        automaton: LLMatcher,
+        stop_token_ids: frozenset[int],
+        vocab_size: int,
+        renewed: Callable[[], LLMatcher],
+    ) -> None:
+        self._automaton, self._renewed = automaton, renewed
+        self._accepted: list[int] = []
         self._stop_token_ids = stop_token_ids
         self._stops = torch.tensor(sorted(stop_token_ids))
         self._vocab_size = vocab_size
@@ -111,7 +131,10 @@ class Matcher:
         """Return which tokens may follow, [V] bool; raise `EngineError` if the grammar came to a dead end or limit."""
         if self._is_stopped:
             return torch.zeros(self._vocab_size, dtype=torch.bool).index_fill_(0, self._stops, True)
-        packed = np.frombuffer(self._automaton.compute_bitmask(), np.uint8)
+        mask = self._automaton.compute_bitmask()
+        if self._makes_room():
+            mask = self._automaton.compute_bitmask()
+        packed = np.frombuffer(mask, np.uint8)
         if self._automaton.is_error():
             raise EngineError(f"the grammar allows no further token: {_reason(self._automaton)}")
         bits = np.unpackbits(packed, bitorder="little", count=self._vocab_size + 1).view(np.bool_)
@@ -121,7 +144,8 @@ class Matcher:
     def accept(self, token: int) -> None:
         """Take the next token; raise `EngineError`, and stay as before, if it is not allowed."""
         is_token = 0 <= token < self._vocab_size
-        if is_token and not self._is_stopped and self._automaton.try_consume_tokens([token]) == 1:
+        if is_token and not self._is_stopped and self._consumes(token):
+            self._accepted.append(token)
             return
         if not (token in self._stop_token_ids and self._may_stop(self._automaton)):
             reason = f": {_reason(self._automaton)}" if self._automaton.is_error() else ""
@@ -135,6 +159,8 @@ class Matcher:
         """
         in_range = next((n for n, token in enumerate(ids) if not 0 <= token < self._vocab_size), len(ids))
         count = 0 if self._is_stopped else self._automaton.validate_tokens(list(ids[:in_range]))
+        if self._makes_room():
+            return 0
         num_stops = next(
             (n for n, token in enumerate(ids[count:]) if token not in self._stop_token_ids), len(ids) - count
         )
@@ -143,6 +169,19 @@ class Matcher:
         ahead = self._automaton.deep_copy()
         ahead.try_consume_tokens(list(ids[:count]))
         return count + num_stops if self._may_stop(ahead) else count
+
+    def _consumes(self, token: int) -> bool:
+        if self._automaton.try_consume_tokens([token]) == 1:
+            return True
+        return self._makes_room() and self._automaton.try_consume_tokens([token]) == 1
+
+    def _makes_room(self) -> bool:
+        """Start anew, at the same place, if the lexer is full; tell whether it was."""
+        if not (self._automaton.is_error() and _LEXER_IS_FULL in self._automaton.get_error()):
+            return False
+        self._automaton = self._renewed()
+        self._automaton.try_consume_tokens(self._accepted)
+        return True
 
     def _may_stop(self, automaton: LLMatcher) -> bool:
         return self._is_stopped or (automaton.is_accepting() and not automaton.is_error())

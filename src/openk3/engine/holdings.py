@@ -6,6 +6,8 @@ copied. All pages of a prompt are taken when it is admitted, so a prompt that wa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from openk3.engine.cache.arena import Arena, PageRows
 from openk3.engine.cache.blocks import BlockPool
 from openk3.engine.cache.checkpoint import Checkpoint
@@ -59,6 +61,11 @@ class Holdings:
             return False
         sequence.pages += pages
         return True
+
+    def could_hold(self, sequence: EngineSequence, beside: Sequence[EngineSequence]) -> bool:
+        """Tell whether there may be room for a sequence's tokens beside some that run, and with nobody else."""
+        taken = len({page for other in beside for page in other.pages})
+        return self._pages_for(len(sequence.tokens) + 1) + len(beside) <= self.pool.num_blocks - taken
 
     def release(self, sequence: EngineSequence) -> None:
         """Take everything back; it would begin at its first token again."""

@@ -6,6 +6,7 @@ its memory or says at once, in a table, what would not fit.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,6 +17,7 @@ from openk3.engine.sizes import available_memory, format_size
 from openk3.engine.slots import checkpoint_bytes, slot_bytes
 from openk3.errors import CapacityError
 from openk3.model.config import K3Config
+from openk3.model.state import kda_shapes
 from openk3.ops.mla.blocks import MOST_KEYS, MOST_SCORES
 from openk3.ops.precision import wide_dtype
 
@@ -150,14 +152,16 @@ class _Step:
         self._narrow, self._wide = dtype.itemsize, wide_dtype(dtype).itemsize
         self._tokens = engine.token_budget
         self._page_size = engine.page_size
-        self._rows = 1 if engine.speculate == "off" else 1 + engine.speculate_depth
+        self._drafts = engine.speculate != "off"
+        self._rows = 1 + engine.speculate_depth if self._drafts else 1
 
     @property
     def fixed_bytes(self) -> int:
         """Bytes that the token budget and the kernels' tiles take, however many sequences there are."""
         mla = self._config.mla
         attention = MOST_KEYS * mla.cache_width * (self._narrow + self._wide) + 3 * self._wide * MOST_SCORES
-        return int(_SLACK * (self._tokens * self._bytes_per_token + attention + self._expert_bytes))
+        held = self._tokens * self._held_per_token
+        return held + int(_SLACK * (self._tokens * self._bytes_per_token + attention + self._expert_bytes))
 
     @property
     def bytes_per_sequence(self) -> int:
@@ -166,7 +170,8 @@ class _Step:
         kda = self._config.kda
         states = 4 * kda.width * kda.head_dim * self._wide
         chunks = 2 * 16 * self._kda_bytes
-        return int(_SLACK * (self._rows * self._bytes_per_token + logits + states + chunks))
+        held = self._rows * self._held_per_token + (len(self._config.kda_layers) * states // 4 if self._drafts else 0)
+        return held + int(_SLACK * (self._rows * self._bytes_per_token + logits + states + chunks))
 
     @property
     def bytes_per_block(self) -> int:
@@ -174,6 +179,16 @@ class _Step:
         mla = self._config.mla
         copies = mla.cache_width * (self._narrow + self._wide) + 3 * self._wide * mla.num_heads
         return self._page_size * copies if len(self._config.mla_layers) else 0
+
+    @property
+    def _held_per_token(self) -> int:
+        """Bytes of a token that all KDA layers hold until it is known which drafts were right."""
+        if not self._drafts:
+            return 0
+        shapes = kda_shapes(self._config)
+        return len(self._config.kda_layers) * (
+            math.prod(shapes.opened[1:]) * self._wide + shapes.conv[1] * self._narrow
+        )
 
     @property
     def _bytes_per_token(self) -> int:

@@ -87,7 +87,7 @@ class Scheduler:
                 continue
             while not self._admits(sequence):
                 victim = self._lowest()
-                if victim is None or sequence.is_batch or not victim.is_batch:
+                if victim is None or sequence.is_batch or not victim.is_batch or not self._could_admit(sequence):
                     return
                 self.preempt(victim)
             self._queues[sequence.request.priority].remove(sequence)
@@ -102,6 +102,8 @@ class Scheduler:
         rows, budget = [], self._config.token_budget
         for sequence in writing:
             sequence.drafts = sequence.drafts[: max(0, budget - 1)]
+            if sequence.drafts and not self._holdings.grow(sequence, sequence.position + 1 + len(sequence.drafts)):
+                sequence.drafts = []  # they are not worth setting anybody aside
             row = StepRow(sequence, [sequence.tokens[-1], *sequence.drafts], len(sequence.drafts))
             if self._fits(sequence, row):
                 rows.append(row)
@@ -128,6 +130,11 @@ class Scheduler:
 
     def _admits(self, sequence: EngineSequence) -> bool:
         return len(self.running) < self._config.max_running and self._holdings.admit(sequence, len(self.running))
+
+    def _could_admit(self, sequence: EngineSequence) -> bool:
+        """Tell whether setting all aside that can wait would make room."""
+        kept = [other for other in self.running if not other.is_batch]
+        return self._holdings.could_hold(sequence, kept)
 
     def _fits(self, sequence: EngineSequence, row: StepRow) -> bool:
         """Make room for a row by setting others aside, or the sequence itself if it is the last in rank."""
